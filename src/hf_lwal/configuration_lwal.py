@@ -1,0 +1,171 @@
+"""Configuration of a model with a label table: a stock encoder configuration plus what the table is made of."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from transformers import AutoConfig, PreTrainedConfig
+from transformers.configuration_utils import SubConfigSpec
+
+FORMAT_VERSION = 1
+"""Version of the saved format; a checkpoint with a larger number needs a newer hf-lwal."""
+
+TASKS = ("text", "image", "audio")
+FORWARDED = ("pad_token_id", "bos_token_id", "eos_token_id", "vocab_size", "hidden_size", "problem_type")
+EXTRA_OUTPUTS = ("embeddings", "features", "hidden_states", "attentions", "past_key_values", "cache")
+
+
+def _forwarded(name: str) -> property:
+    """Property that reads and writes ``encoder_config``: tokenizer alignment and scripts set these on the model."""
+
+    def read(self: LwALConfig) -> Any:  # noqa: ANN401
+        return getattr(self._encoder(name), name)
+
+    def write(self: LwALConfig, value: Any) -> None:  # noqa: ANN401
+        encoder = self.__dict__.get("encoder_config")
+        if isinstance(encoder, PreTrainedConfig):
+            setattr(encoder, name, value)
+
+    return property(read, write)
+
+
+class LwALConfig(PreTrainedConfig):
+    """Configuration of a classifier whose targets are learned label vectors.
+
+    Args:
+        encoder_config: configuration of the stock classifier that embeds the input; its ``num_labels`` is kept equal
+            to ``embedding_dim``.
+        task: "text", "image" or "audio"; which stock ``...For...Classification`` family the encoder belongs to.
+        embedding_dim: D, the dimension of the label vectors.
+        head_name: name inside the encoder of its last linear layer; None when there is no such layer.
+        space: "features" keeps class means of the head's input and sees them through the current head; "embeddings"
+            keeps class means of the embeddings themselves, as the paper does.
+        preset: "default", or "paper" for Algorithm 1 with gradients through the batch centroids.
+        offset: learn a correction (C, D) that is added to the class means.
+        reanchor: let the offset absorb the jump of the class means at a refresh.
+        learn_scale: learn the scale of the logits.
+        memory: M, how many rows the running class means remember; 0 overwrites them by the batch's.
+        refresh_every: k, optimizer steps between refreshes; 0 never refreshes.
+        warmup_steps: w, optimizer steps before the first refresh.
+        repel_weight: weight of the repel loss; the paper uses 10 where it uses it.
+        initial_labels: "class_means", or "one_hot" for label vectors that start as multiples of the unit vectors.
+        initial_label_norm: that multiple.
+        lwal_version: version of the saved format.
+    """
+
+    model_type = "lwal"
+    sub_configs_defaults = {"encoder_config": SubConfigSpec(AutoConfig, model_type="bert")}  # noqa: RUF012
+
+    encoder_config: dict[str, Any] | PreTrainedConfig | None = None
+    task: Literal["text", "image", "audio"] = "text"
+    embedding_dim: int = 128
+    head_name: str | None = None
+    space: Literal["features", "embeddings"] = "features"
+    preset: Literal["default", "paper"] = "default"
+    offset: bool = True
+    reanchor: bool = True
+    learn_scale: bool = True
+    memory: int = 50
+    refresh_every: int = 1
+    warmup_steps: int = 0
+    repel_weight: float = 0.0
+    initial_labels: Literal["class_means", "one_hot"] = "class_means"
+    initial_label_norm: float = 1.0
+    lwal_version: int = FORMAT_VERSION
+
+    pad_token_id = _forwarded("pad_token_id")
+    bos_token_id = _forwarded("bos_token_id")
+    eos_token_id = _forwarded("eos_token_id")
+    vocab_size = _forwarded("vocab_size")
+    hidden_size = _forwarded("hidden_size")
+    problem_type = _forwarded("problem_type")
+
+    def __post_init__(self, **kwargs: Any) -> None:  # noqa: ANN401
+        """Check the values and bring both label dictionaries and the encoder's output size in line."""
+        if self.lwal_version > FORMAT_VERSION:
+            raise ValueError(
+                f"This checkpoint has lwal_version {self.lwal_version}, but this hf-lwal reads versions up to "
+                f"{FORMAT_VERSION}: upgrade with `pip install -U hf-lwal`."
+            )
+        self.id2label, self.label2id = matched_label_names(self.id2label, self.label2id, kwargs.get("num_labels"))
+        if isinstance(self.encoder_config, PreTrainedConfig):  # a live encoder's choices must survive the wrapping
+            kwargs.setdefault("attn_implementation", self.encoder_config._attn_implementation)
+            kwargs.setdefault("experts_implementation", self.encoder_config._experts_implementation)
+        super().__post_init__(**kwargs)
+        self.label2id = {name: index for index, name in self.id2label.items()}
+        self.validate_lwal()
+        self.encoder_config.num_labels = self.embedding_dim
+
+    def validate_lwal(self) -> None:
+        """Raise ValueError with the value and the remedy when a setting of the label table makes no sense."""
+        for name, allowed in (
+            ("task", TASKS),
+            ("space", ("features", "embeddings")),
+            ("preset", ("default", "paper")),
+            ("initial_labels", ("class_means", "one_hot")),
+        ):
+            value = getattr(self, name)
+            if value not in allowed:
+                raise ValueError(f"Unknown {name} {value!r}: choose one of {', '.join(allowed)}.")
+        if self.embedding_dim < 2:
+            raise ValueError(
+                f"embedding_dim is {self.embedding_dim}, but label vectors need at least 2 dimensions: "
+                "leave it out for the default, min(hidden_size, max(128, num_labels))."
+            )
+        for name in ("memory", "refresh_every", "warmup_steps", "repel_weight"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, but it cannot be negative.")
+        if self.initial_labels == "one_hot" and self.embedding_dim < self.num_labels:
+            raise ValueError(
+                f"One-hot label vectors of {self.num_labels} labels do not fit in embedding_dim {self.embedding_dim}: "
+                "use at least as many dimensions as labels."
+            )
+
+    @property
+    def keys_to_ignore_at_inference(self) -> list[str]:
+        """Output fields that are not predictions: the encoder's own, and what the label table adds."""
+        own = list(getattr(self.encoder_config, "keys_to_ignore_at_inference", []))
+        return own + [key for key in EXTRA_OUTPUTS if key not in own]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Serialise without the encoder's dummy label names, one per embedding dimension."""
+        output = super().to_dict()
+        for key in ("id2label", "label2id", "num_labels"):
+            output["encoder_config"].pop(key, None)
+        output.pop("problem_type", None)
+        return output
+
+    def _encoder(self, name: str) -> PreTrainedConfig:
+        encoder = self.__dict__.get("encoder_config")
+        if not isinstance(encoder, PreTrainedConfig):
+            raise AttributeError(f"{name} is read from encoder_config, which is not set yet.")
+        return encoder
+
+
+def matched_label_names(
+    id2label: dict[Any, Any] | None, label2id: dict[Any, Any] | None, num_labels: int | None = None
+) -> tuple[dict[int, str] | None, dict[str, int] | None]:
+    """Bring ``id2label`` and ``label2id`` to one form (int to str and back), deriving the one that is missing.
+
+    Scripts pass ids as strings and set one of the two; transformers leaves the other stale.
+
+    Raises:
+        ValueError: ids that are not 0…C-1, a name that occurs twice, or another number of names than ``num_labels``.
+    """
+    if id2label is None and label2id is not None:
+        id2label = {index: name for name, index in label2id.items()}
+    if id2label is None:
+        return None, None
+    names = {int(index): str(name) for index, name in id2label.items()}
+    if sorted(names) != list(range(len(names))):
+        raise ValueError(f"id2label must use the ids 0…{len(names) - 1}, but its ids are {sorted(names)}.")
+    if len(set(names.values())) != len(names):
+        twice = sorted({name for name in names.values() if list(names.values()).count(name) > 1})
+        raise ValueError(f"Label names must be unique, but id2label repeats {', '.join(map(repr, twice))}.")
+    if num_labels is not None and num_labels != len(names):
+        raise ValueError(
+            f"num_labels is {num_labels}, but id2label names {len(names)} labels: pass only one of them, or make them "
+            "agree."
+        )
+    names = {index: names[index] for index in range(len(names))}
+    return names, {name: index for index, name in names.items()}

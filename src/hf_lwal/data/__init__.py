@@ -1,0 +1,49 @@
+"""Small data sets that travel with the package, so that the first run needs no network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datasets import DatasetDict
+
+EMBEDDED = {
+    "clinc150": "150 intents of short English requests (CC BY 3.0, Larson et al. 2019)",
+    "fashion_mnist": "10 kinds of clothing, 28x28 grey, a small sample (MIT, Xiao et al. 2017)",
+}
+"""Names and one-line descriptions; the folder of each holds its parquet files, README.md and LICENSE."""
+
+
+def embedded_folder(name: str) -> Path:
+    """Return the folder of an embedded data set.
+
+    >>> embedded_folder("clinc150").name
+    'clinc150'
+    """
+    if name not in EMBEDDED:
+        raise ValueError(f"No embedded data set is called {name!r}; there are {', '.join(EMBEDDED)}.")
+    return Path(__file__).parent / name
+
+
+def load_embedded(name: str) -> DatasetDict:
+    """Load an embedded data set into memory, without network and without writing a cache.
+
+    Args:
+        name: a key of ``EMBEDDED``.
+
+    Returns:
+        Its splits, with ``label`` a ``ClassLabel`` that carries the class names.
+    """
+    import pyarrow.parquet
+    from datasets import Dataset, DatasetDict
+
+    folder = embedded_folder(name)
+    # Dataset reads its features (ClassLabel, Image) from the table's schema; load_dataset would copy rows to a cache.
+    return DatasetDict(
+        {
+            split: Dataset(pyarrow.parquet.read_table(folder / f"{split}.parquet"))
+            for split in ("train", "validation", "test")
+            if (folder / f"{split}.parquet").exists()
+        }
+    )

@@ -1,0 +1,235 @@
+"""The paper's equations as pure tensor functions: one function per equation, no state, no Python loop over classes.
+
+Source: Yu & Verma, "Improving Model Training via Self-learned Label Representations" (2022), arXiv:2209.04528.
+Checked against the authors' implementation (see ``tests/test_oracle.py``).
+
+Shape letters: B rows in the batch, C labels, D embedding dimension. A label of -100 (``IGNORE_INDEX``) leaves its row
+out of every result. Low-precision inputs are reduced in float32; float64 inputs stay float64.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+IGNORE_INDEX = -100
+SQUARED_DISTANCE_FLOOR = 1e-12
+"""Squared distances are floored here before the square root, whose gradient is infinite at zero."""
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """Return ``tensor`` in float32, or unchanged when it is already float32 or float64."""
+    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+
+
+def class_sums(embeddings: Tensor, labels: Tensor, num_labels: int) -> tuple[Tensor, Tensor]:
+    """Sum the embeddings of each class: the numerator and denominator of Eq. (1), the class centroid.
+
+    Args:
+        embeddings: (B, D) floating point; half precision is summed in float32.
+        labels: (B,) int64 in 0…C-1, or -100 for rows to leave out.
+        num_labels: C.
+
+    Returns:
+        Sums (C, D) and counts (C,), both floating point. Differentiable in ``embeddings``.
+
+    >>> class_sums(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([0, 2, 0]), 3)
+    (tensor([[5.],
+            [0.],
+            [2.]]), tensor([2., 0., 1.]))
+    """
+    embeddings = at_least_float32(embeddings)
+    # Ignored rows land in an extra row that is cut off: masking them out instead would need their number on the host.
+    rows = torch.where(labels == IGNORE_INDEX, num_labels, labels)
+    sums = embeddings.new_zeros(num_labels + 1, embeddings.shape[-1]).index_add(0, rows, embeddings)  # (C + 1, D)
+    counts = embeddings.new_zeros(num_labels + 1).index_add(0, rows, embeddings.new_ones(rows.shape))  # (C + 1,)
+    return sums[:num_labels], counts[:num_labels]
+
+
+def refreshed_label_vectors(means: Tensor, counts: Tensor, sums: Tensor, batch_counts: Tensor, memory: float) -> Tensor:
+    """Merge new class sums into the class means: Algorithm 1, the label update.
+
+    Each class mean becomes ``(rho * mean + sum) / (rho + batch_count)`` with ``rho = min(count, memory)``; with
+    ``memory = 0`` it is the batch centroid of Eq. (1), which is what the paper uses. Classes without a row in the
+    batch keep their mean bit for bit.
+
+    Args:
+        means: (C, N) class means so far, of embeddings or of features.
+        counts: (C,) number of rows seen so far per class.
+        sums: (C, N) class sums of the new rows.
+        batch_counts: (C,) number of new rows per class.
+        memory: M, the largest weight in rows that the old mean keeps; 0 forgets it.
+
+    Returns:
+        (C, N) refreshed means, differentiable in ``means`` and ``sums``.
+    """
+    kept = counts.to(sums.dtype).clamp(max=memory).unsqueeze(-1)  # (C, 1)
+    added = batch_counts.to(sums.dtype).unsqueeze(-1)  # (C, 1)
+    merged = (kept * means + sums) / (kept + added).clamp(min=1.0)
+    return torch.where(added > 0, merged, means)
+
+
+def pairwise_distances(embeddings: Tensor, label_vectors: Tensor, labels: Tensor | None = None) -> Tensor:
+    """Euclidean distance of every embedding to every label vector: the norm in Eq. (2).
+
+    Both sides are centred on the mean label vector before the square is expanded, since the plain expansion
+    ``|z|^2 - 2 z.y + |y|^2`` loses all digits when the embeddings share an offset.
+
+    Args:
+        embeddings: (B, D).
+        label_vectors: (C, D).
+        labels: (B,) int64, optional. When given, the distance to a row's own label vector is recomputed from the
+            difference: the expansion leaves only rounding noise there for a class with a single row.
+
+    Returns:
+        (B, C) distances in at least float32, never below ``1e-6``, so that the gradient is finite everywhere.
+    """
+    embeddings, label_vectors = at_least_float32(embeddings), at_least_float32(label_vectors)
+    centre = label_vectors.detach().mean(dim=0)  # distances do not depend on the centre, so no gradient is lost
+    rows, columns = embeddings - centre, label_vectors - centre  # (B, D), (C, D)
+    squared = (
+        rows.square().sum(dim=1, keepdim=True) - 2.0 * (rows @ columns.T) + columns.square().sum(dim=1)
+    )  # (B, C)
+    if labels is not None:
+        own = labels.clamp(min=0)
+        own_squared = (embeddings - label_vectors[own]).square().sum(dim=1, keepdim=True)  # (B, 1)
+        squared = squared.scatter(1, own.unsqueeze(1), own_squared)
+    return squared.clamp(min=SQUARED_DISTANCE_FLOOR).sqrt()
+
+
+def pull_loss(
+    distances: Tensor,
+    labels: Tensor,
+    scale: Tensor | float = 1.0,
+    *,
+    label_smoothing: float = 0.0,
+    class_weights: Tensor | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """Cross-entropy of ``softmax(-scale * distances)``: Eq. (2) and (3), pulling rows to their label vector.
+
+    Args:
+        distances: (B, C).
+        labels: (B,) int64; -100 rows are left out.
+        scale: s > 0; the paper uses 1.
+        label_smoothing: share of the target spread evenly over all labels.
+        class_weights: (C,) optional weight per class.
+        reduction: "mean" over the rows with a label, "sum" or "none".
+
+    Returns:
+        Scalar, or (B,) with ``reduction="none"``. Zero, not NaN, when no row has a label.
+    """
+    return cross_entropy(-scale * distances, labels, label_smoothing, class_weights, reduction)
+
+
+def cross_entropy(
+    logits: Tensor,
+    labels: Tensor,
+    label_smoothing: float = 0.0,
+    class_weights: Tensor | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """Cross-entropy in at least float32 that is 0 instead of NaN on a batch without labels.
+
+    Args:
+        logits: (B, C).
+        labels: (B,) int64; -100 rows are left out.
+        label_smoothing: share of the target spread evenly over all labels.
+        class_weights: (C,) optional weight per class.
+        reduction: "mean" (weighted as in PyTorch), "sum" or "none".
+    """
+    logits = at_least_float32(logits)
+    weight = None if class_weights is None else class_weights.to(logits)
+    rows = F.cross_entropy(logits, labels, weight=weight, reduction="none", label_smoothing=label_smoothing)  # (B,)
+    if reduction == "none":
+        return rows
+    if reduction == "sum":
+        return rows.sum()
+    valid = labels != IGNORE_INDEX
+    row_weights = valid.to(logits) if weight is None else weight[labels.clamp(min=0)] * valid
+    return rows.sum() / row_weights.sum().clamp(min=torch.finfo(logits.dtype).tiny)
+
+
+def direction_sums(embeddings: Tensor, labels: Tensor, num_labels: int) -> tuple[Tensor, Tensor]:
+    """Class sums of the embeddings' unit vectors, all that `repel_from_sums` needs and what ranks add up.
+
+    Args:
+        embeddings: (B, D).
+        labels: (B,) int64; -100 rows are left out.
+        num_labels: C.
+
+    Returns:
+        Sums (C, D) and counts (C,).
+    """
+    return class_sums(F.normalize(at_least_float32(embeddings), dim=1, eps=1e-12), labels, num_labels)
+
+
+def repel_from_sums(sums: Tensor, counts: Tensor) -> Tensor:
+    """Mean cosine similarity over all pairs of rows of different classes, from the class sums of unit vectors.
+
+    ``(|sum_i u_i|^2 - sum_c |sum_{i in c} u_i|^2) / B^2`` equals the masked B x B mean in O(C D).
+
+    Args:
+        sums: (C, D) from `direction_sums`.
+        counts: (C,) rows per class; their sum is B.
+    """
+    between = sums.sum(dim=0).square().sum() - sums.square().sum()
+    return between / counts.sum().clamp(min=1.0).square()
+
+
+def repel_loss(embeddings: Tensor, labels: Tensor, num_labels: int) -> Tensor:
+    """Repel loss, Eq. (4): mean over the B x B pairs of the cosine similarity of rows of different classes.
+
+    The paper writes a sum over pairs; its weight of 10 belongs to the mean, which the authors' code computes.
+
+    Args:
+        embeddings: (B, D).
+        labels: (B,) int64; -100 rows are left out, of B as well.
+        num_labels: C.
+
+    Returns:
+        Scalar in [-1, 1].
+    """
+    return repel_from_sums(*direction_sums(embeddings, labels, num_labels))
+
+
+def leave_one_out(distances: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
+    """Replace each row's distance to its own class mean by the distance to the mean of the *other* rows.
+
+    Removing row i from the mean of n rows stretches its own distance by exactly n / (n - 1).
+
+    Args:
+        distances: (B, C) distances to class means that include the rows themselves.
+        labels: (B,) int64 in 0…C-1.
+        counts: (C,) rows per class; at least 2 for every class in ``labels``.
+    """
+    rows = counts.to(distances.dtype)[labels]  # (B,)
+    stretch = torch.ones_like(distances).scatter(1, labels.unsqueeze(1), (rows / (rows - 1.0)).unsqueeze(1))
+    return distances * stretch
+
+
+def calibrated_scale(distances: Tensor, labels: Tensor, counts: Tensor, power: int = 1) -> float:
+    """Scale s of the logits ``-s * d`` with the least leave-one-out cross-entropy, from a geometric grid.
+
+    Fresh heads put all distances near 0.2, where a softmax with s = 1 is flat and the gradient wrecks the backbone.
+
+    Args:
+        distances: (B, C) of rows to the class means computed from these very rows.
+        labels: (B,) int64; -100 rows are left out.
+        counts: (C,) rows per class among ``labels``; rows of classes with a single row are left out.
+        power: logits are ``-s * d^power``; 2 for a linear classifier.
+
+    Returns:
+        The best of ``2^(k/2) / mean d^power`` for k = -2…19; ``1 / mean d^power`` when every class has one row.
+    """
+    distances, counts = distances.double(), counts.to(distances.device)
+    mean = float(distances.pow(power).mean().clamp(min=SQUARED_DISTANCE_FLOOR))
+    usable = (labels != IGNORE_INDEX) & (counts[labels.clamp(min=0)] > 1)
+    if not bool(usable.any()):
+        return 1.0 / mean
+    held_out = leave_one_out(distances[usable], labels[usable], counts).pow(power)
+    held_out = held_out.masked_fill(counts == 0, torch.inf)  # a class without a mean is no candidate
+    grid = [2.0 ** (k / 2) / mean for k in range(-2, 20)]
+    losses = [float(F.cross_entropy(-scale * held_out, labels[usable])) for scale in grid]
+    return grid[min(range(len(grid)), key=losses.__getitem__)]

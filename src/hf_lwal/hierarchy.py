@@ -1,0 +1,143 @@
+"""What the label vectors say about the labels: distances between them, nearest neighbours, and a hierarchy.
+
+Classes whose rows get similar embeddings get label vectors that lie close together, so that the distances between the
+rows of the label table are a learned picture of how the classes relate. Pure functions of numbers; nothing is plotted
+here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    MatrixLike = Tensor | NDArray[Any] | Sequence[Sequence[float]]
+
+Matrix = NDArray[np.float64]
+LINKAGE_METHODS = ("average", "complete", "single", "weighted")
+"""The linkage methods that are defined for any distance; ``ward`` and the centroid methods need raw coordinates."""
+
+
+def as_matrix(label_vectors: MatrixLike) -> Matrix:
+    """Return label vectors as a float64 array, from a tensor on any device and of any dtype, an array or lists.
+
+    Args:
+        label_vectors: (C, D), all finite.
+    """
+    if hasattr(label_vectors, "detach"):
+        label_vectors = label_vectors.detach().cpu().double().numpy()
+    matrix = np.asarray(label_vectors, dtype=np.float64)
+    if matrix.ndim != 2:
+        raise ValueError(f"label_vectors must have the shape (C, D), got {matrix.shape}.")
+    if not np.isfinite(matrix).all():
+        rows = np.flatnonzero(~np.isfinite(matrix).all(axis=1))
+        raise ValueError(f"label_vectors must be finite, but rows {rows[:5].tolist()} hold NaN or infinity.")
+    return matrix
+
+
+def _euclidean(matrix: Matrix) -> Matrix:
+    """(C, D) to (C, C): centred before the square is expanded, which would lose all digits on a common offset."""
+    centred = matrix - matrix.mean(axis=0)
+    squares = np.square(centred).sum(axis=1)  # (C,)
+    squared: Matrix = squares[:, None] - 2.0 * (centred @ centred.T) + squares  # (C, C)
+    return np.sqrt(np.maximum(squared, 0.0))
+
+
+def _cosine(matrix: Matrix) -> Matrix:
+    """(C, D) to (C, C): one minus the cosine of the angle; a row of zeros is at distance 1 from every other."""
+    directions = matrix / np.maximum(np.linalg.norm(matrix, axis=1, keepdims=True), 1e-12)
+    distances: Matrix = np.maximum(1.0 - directions @ directions.T, 0.0)
+    return distances
+
+
+METRICS: dict[str, Callable[[Matrix], Matrix]] = {"euclidean": _euclidean, "cosine": _cosine}
+
+
+def label_distances(label_vectors: MatrixLike, metric: str = "euclidean") -> Matrix:
+    """Compute the distance between every two labels.
+
+    Args:
+        label_vectors: (C, D) tensor or array.
+        metric: "euclidean", what the model itself compares with, or "cosine".
+
+    Returns:
+        (C, C) float64, exactly symmetric with a zero diagonal.
+
+    >>> label_distances([[0.0, 0.0], [3.0, 4.0]]).tolist()
+    [[0.0, 5.0], [5.0, 0.0]]
+    """
+    if metric not in METRICS:
+        raise ValueError(f"metric must be one of {', '.join(METRICS)}, got {metric!r}.")
+    distances = METRICS[metric](as_matrix(label_vectors))
+    distances = (distances + distances.T) / 2.0
+    np.fill_diagonal(distances, 0.0)
+    return distances
+
+
+def linkage(distances: NDArray[Any], method: str = "average") -> Matrix:
+    """Merge the closest labels step by step into a tree (agglomerative clustering).
+
+    Args:
+        distances: (C, C) symmetric, as ``label_distances`` returns them.
+        method: how far two groups of labels are apart; "average" is the mean over their pairs (UPGMA).
+
+    Returns:
+        (C - 1, 4) float64 in SciPy's format: the two merged nodes, their distance, the number of leaves.
+
+    >>> linkage(label_distances([[0.0], [1.0], [5.0]]))[:, 2].tolist()
+    [1.0, 4.5]
+    """
+    if method not in LINKAGE_METHODS:
+        raise ValueError(f"method must be one of {', '.join(LINKAGE_METHODS)}, got {method!r}.")
+    distances = np.asarray(distances, dtype=np.float64)
+    if distances.ndim != 2 or distances.shape[0] != distances.shape[1]:
+        raise ValueError(f"distances must have the shape (C, C), got {distances.shape}.")
+    if len(distances) < 2:
+        raise ValueError("A hierarchy needs at least 2 labels, got 1.")
+    from scipy.cluster.hierarchy import linkage as scipy_linkage
+    from scipy.spatial.distance import squareform
+
+    merges: Matrix = scipy_linkage(squareform(distances, checks=False), method=method)
+    return merges
+
+
+def leaf_order(merges: Matrix) -> list[int]:
+    """Return the labels in the order in which the tree shows them: close ones next to each other.
+
+    >>> leaf_order(linkage(label_distances([[0.0], [5.0], [1.0]])))
+    [1, 0, 2]
+    """
+    from scipy.cluster.hierarchy import leaves_list
+
+    return [int(leaf) for leaf in leaves_list(merges)]
+
+
+def nearest_labels(distances: NDArray[Any], names: Sequence[str], top_k: int = 3) -> list[list[tuple[str, float]]]:
+    """List each label's nearest other labels.
+
+    Args:
+        distances: (C, C), as ``label_distances`` returns them.
+        names: the C label names.
+        top_k: how many neighbours to list; all others when there are fewer.
+
+    Returns:
+        For each of the C labels, in order, its neighbours with their distances, nearest first.
+
+    >>> nearest_labels(label_distances([[0.0], [1.0], [5.0]]), ["a", "b", "c"], top_k=1)
+    [[('b', 1.0)], [('a', 1.0)], [('b', 4.0)]]
+    """
+    distances = np.asarray(distances, dtype=np.float64)
+    expected = (len(names), len(names))
+    if distances.shape != expected:
+        raise ValueError(f"distances must have the shape {expected} for {len(names)} names, got {distances.shape}.")
+    others = distances.copy()
+    np.fill_diagonal(others, np.inf)  # a label is not its own neighbour, even beside a duplicate at distance 0
+    order = np.argsort(others, axis=1, kind="stable")[:, : min(top_k, len(names) - 1)]  # (C, k)
+    return [
+        [(names[other], float(distances[row, other])) for other in neighbours] for row, neighbours in enumerate(order)
+    ]

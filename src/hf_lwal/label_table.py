@@ -1,0 +1,298 @@
+"""The label table: label vectors, the class means they come from, and how a refresh changes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+
+from .functional import (
+    calibrated_scale,
+    class_sums,
+    pairwise_distances,
+    refreshed_label_vectors,
+)
+
+Head = Callable[[Tensor], Tensor]
+UNSEEN_MARGIN = 30.0
+"""How far below a row's smallest logit the logit of a class without a mean is put."""
+
+
+class LabelTable(nn.Module):
+    """One label vector per class, used as ``logits = -scale * distance``.
+
+    What predicts is the buffer ``label_vectors``. While training, label vectors are derived: the class means (of the
+    head's input, seen through the current head, or of the embeddings) plus a learned offset. All floating-point
+    state stays float32 whatever the model's dtype.
+
+    Buffers: ``label_vectors`` (C, D); ``class_features`` (C, N) running class means, N = H or D; ``pending_sums``
+    (C, N + 1) class sums and counts since the last refresh; ``counts`` (C,) int64 rows seen; ``step`` () int64
+    optimizer steps. Parameters when learned, buffers when not: ``log_scale_bias`` (1,) and ``offset_bias`` (C, D),
+    named so that every weight-decay filter exempts them.
+
+    Args:
+        num_labels: C.
+        embedding_dim: D.
+        mean_dim: N, width of the class means.
+        offset: learn ``offset_bias``.
+        learn_scale: learn ``log_scale_bias``.
+        initial_label_norm: label vectors start as this multiple of the unit vectors.
+        mask_unseen: rank classes without a mean below all others; off where the initial label vectors are meant to
+            be used, as in the paper.
+    """
+
+    label_vectors: Tensor
+    class_features: Tensor
+    pending_sums: Tensor
+    counts: Tensor
+    step: Tensor
+    log_scale_bias: Tensor
+    offset_bias: Tensor
+
+    def __init__(
+        self,
+        num_labels: int,
+        embedding_dim: int,
+        mean_dim: int,
+        *,
+        offset: bool = True,
+        learn_scale: bool = True,
+        initial_label_norm: float = 1.0,
+        mask_unseen: bool = True,
+    ) -> None:
+        super().__init__()
+        self.initial_label_norm = initial_label_norm
+        self.mask_unseen = mask_unseen
+        float32 = {"dtype": torch.float32}
+        self.register_buffer("label_vectors", torch.zeros(num_labels, embedding_dim, **float32))
+        self.register_buffer("class_features", torch.zeros(num_labels, mean_dim, **float32))
+        self.register_buffer("pending_sums", torch.zeros(num_labels, mean_dim + 1, **float32))
+        self.register_buffer("counts", torch.zeros(num_labels, dtype=torch.int64))
+        self.register_buffer("step", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("log_scale_bias", torch.zeros(1, **float32))
+        self.register_buffer("offset_bias", torch.zeros(num_labels, embedding_dim, **float32))
+        self.set_learned(offset=offset, learn_scale=learn_scale)
+        self.reset()
+
+    @property
+    def num_labels(self) -> int:
+        """Number of labels C."""
+        return self.label_vectors.shape[0]
+
+    @property
+    def embedding_dim(self) -> int:
+        """Dimension D of the label vectors."""
+        return self.label_vectors.shape[1]
+
+    @property
+    def scale(self) -> Tensor:
+        """Scale s of the logits, shape (1,), float32."""
+        return self.log_scale_bias.exp()
+
+    @property
+    def seen(self) -> Tensor:
+        """(C,) bool: classes that have a mean."""
+        return self.counts > 0
+
+    # -- what predicts ------------------------------------------------------------------------------------------
+
+    def forward(
+        self, embeddings: Tensor, label_vectors: Tensor | None = None, labels: Tensor | None = None
+    ) -> Tensor:
+        """Logits ``-scale * |z - y_c|``, Eq. (2), in float32.
+
+        Args:
+            embeddings: (B, D).
+            label_vectors: (C, D) to use instead of the stored ones.
+            labels: (B,) int64; when given, the distance to the row's own label vector is computed exactly.
+
+        Returns:
+            (B, C) float32, higher is likelier. Classes that were never seen rank below all others.
+        """
+        vectors = self.label_vectors if label_vectors is None else label_vectors
+        with torch.autocast(embeddings.device.type, enabled=False):
+            logits = -self.scale * pairwise_distances(embeddings.float(), vectors, labels)  # (B, C)
+            if not self.mask_unseen:
+                return logits
+            floor = logits.detach().min(dim=1, keepdim=True).values - UNSEEN_MARGIN
+            return torch.where(self.seen | ~self.seen.any(), logits, floor)
+
+    def distances(self) -> Tensor:
+        """(C, C) float32 Euclidean distances between the label vectors, with a zero diagonal."""
+        return pairwise_distances(self.label_vectors, self.label_vectors).fill_diagonal_(0.0)
+
+    # -- training: where label vectors come from ------------------------------------------------------------------
+
+    def derived(self, head: Head | None) -> Tensor:
+        """Label vectors of the moment: ``head(class means) + offset``, differentiable in head and offset.
+
+        Args:
+            head: maps (C, H) features to (C, D) embeddings; None when the means are means of embeddings.
+
+        Returns:
+            (C, D) float32.
+        """
+        return self._through(head, self.class_features) + self.offset_bias
+
+    @torch.no_grad()
+    def materialize(self, head: Head | None) -> None:
+        """Store the derived label vectors of all classes that have a mean, so that evaluation uses them."""
+        self.label_vectors.copy_(torch.where(self.seen.unsqueeze(1), self.derived(head), self.label_vectors))
+
+    def sums_of(self, values: Tensor, labels: Tensor) -> Tensor:
+        """Class sums and counts (C, N + 1) float32 of features or embeddings (B, N), detached."""
+        sums, counts = class_sums(values.detach().float(), labels, self.num_labels)
+        return torch.cat([sums, counts.unsqueeze(1)], dim=1)
+
+    @torch.no_grad()
+    def refresh(self, head: Head | None, memory: float, reanchor: bool) -> None:
+        """Algorithm 1, the label update: merge the pending sums into the class means and forget them.
+
+        Args:
+            head: as for `derived`.
+            memory: M of `refreshed_label_vectors`.
+            reanchor: move the offset against the jump of the means, so that label vectors move by gradient only.
+                A class that had no mean jumps to its first.
+        """
+        sums, rows = self.pending_sums[:, :-1], self.pending_sums[:, -1]
+        means = refreshed_label_vectors(self.class_features, self.counts, sums, rows, memory)
+        if reanchor:
+            jump = self._through(head, self.class_features) - self._through(head, means)  # (C, D)
+            self.offset_bias.add_(torch.where(self.seen.unsqueeze(1), jump, 0.0))
+        self.class_features.copy_(means)
+        self.counts.add_(rows.round().long())
+        self.pending_sums.zero_()
+
+    def centroids_of_batch(self, sums: Tensor, rows: Tensor) -> Tensor:
+        """Algorithm 1 as the paper has it: batch centroids, with gradient; absent classes keep their label vector.
+
+        Args:
+            sums: (C, D) class sums of this step's embeddings.
+            rows: (C,) their counts.
+
+        Returns:
+            (C, D) new label vectors; the stored ones follow them.
+        """
+        vectors = refreshed_label_vectors(self.label_vectors.clone(), self.counts, sums, rows, memory=0)
+        with torch.no_grad():
+            kept = torch.where(vectors.isfinite(), vectors, self.label_vectors)  # one bad batch must not stay
+            self.label_vectors.copy_(kept)
+            self.class_features.copy_(kept)
+            self.counts.add_(rows.round().long())
+        return vectors
+
+    @torch.no_grad()
+    def first_sight(self, sums: Tensor) -> Tensor:
+        """Give classes without a mean the mean of their first rows, at once.
+
+        Args:
+            sums: (C, N + 1) class sums and counts.
+
+        Returns:
+            (C, N + 1) the sums that are still to be merged at the next refresh.
+        """
+        rows = sums[:, -1]
+        new = ~self.seen & (rows > 0)  # (C,)
+        means = sums[:, :-1] / rows.clamp(min=1.0).unsqueeze(1)
+        self.class_features.copy_(torch.where(new.unsqueeze(1), means, self.class_features))
+        self.counts.add_(torch.where(new, rows, 0.0).round().long())
+        return torch.where(new.unsqueeze(1), 0.0, sums)
+
+    @torch.no_grad()
+    def calibrate(self, values: Tensor, labels: Tensor, head: Head | None) -> float:
+        """Scale with the least leave-one-out cross-entropy on these rows and their own class means; not stored.
+
+        Args:
+            values: (N, H) features, or (N, D) embeddings when ``head`` is None.
+            labels: (N,) int64.
+            head: as for `derived`.
+        """
+        sums = self.sums_of(values, labels)
+        rows = sums[:, -1]
+        vectors = self._through(head, sums[:, :-1] / rows.clamp(min=1.0).unsqueeze(1))
+        return calibrated_scale(pairwise_distances(self._through(head, values), vectors, labels), labels, rows)
+
+    @torch.no_grad()
+    def start(self, values: Tensor, labels: Tensor, head: Head | None, keep_vectors: bool = False) -> None:
+        """Start from data: the class means of these rows.
+
+        Args:
+            values: (N, H) features, or (N, D) embeddings when ``head`` is None.
+            labels: (N,) int64.
+            head: as for `derived`.
+            keep_vectors: let the offset keep the label vectors where they are.
+        """
+        sums = self.sums_of(values, labels)
+        rows = sums[:, -1]
+        self.class_features.copy_(sums[:, :-1] / rows.clamp(min=1.0).unsqueeze(1))
+        self.counts.copy_(rows.round().long())
+        self.offset_bias.zero_()
+        if keep_vectors:
+            self.offset_bias.copy_(self.label_vectors - self.derived(head))
+        self.materialize(head)
+
+    @torch.no_grad()
+    def refresh_for_evaluation(self, values: Tensor, labels: Tensor, head: Head | None) -> None:
+        """Store label vectors from class means of evaluation-mode rows; training state is not touched.
+
+        Args:
+            values: (N, H) features, or (N, D) embeddings when ``head`` is None.
+            labels: (N,) int64.
+            head: as for `derived`.
+        """
+        sums = self.sums_of(values, labels)
+        rows = sums[:, -1:]
+        vectors = self._through(head, sums[:, :-1] / rows.clamp(min=1.0)) + self.offset_bias
+        self.label_vectors.copy_(torch.where(rows > 0, vectors, self.label_vectors))
+
+    @torch.no_grad()
+    def set_scale(self, scale: float) -> None:
+        """Set the scale of the logits; must be a positive number.
+
+        Raises:
+            ValueError: not a positive finite number.
+        """
+        if not 0.0 < scale < math.inf:
+            raise ValueError(f"The scale of the logits is {scale}, but it must be a positive finite number.")
+        self.log_scale_bias.fill_(math.log(scale))
+
+    # -- state ----------------------------------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """Initial state of everything that was not loaded from a checkpoint: no class seen, scale 1."""
+        unit = torch.eye(self.num_labels, self.embedding_dim, device=self.label_vectors.device)
+        init.copy_(self.label_vectors, self.initial_label_norm * unit)
+        init.copy_(self.offset_bias, torch.zeros_like(self.offset_bias))
+        one_hot_means = not self.mask_unseen and self.class_features.shape == unit.shape
+        init.copy_(self.class_features, self.label_vectors if one_hot_means else torch.zeros_like(self.class_features))
+        for tensor in (self.pending_sums, self.counts, self.step, self.log_scale_bias):
+            init.zeros_(tensor)
+
+    def set_learned(self, *, offset: bool, learn_scale: bool) -> None:
+        """Make offset and scale parameters or plain buffers, keeping their values; only before an optimizer exists."""
+        for name, learned in (("offset_bias", offset), ("log_scale_bias", learn_scale)):
+            value = getattr(self, name)
+            if isinstance(value, nn.Parameter) == learned:
+                continue
+            delattr(self, name)
+            if learned:
+                self.register_parameter(name, nn.Parameter(value.detach()))
+            else:
+                self.register_buffer(name, value.detach())
+
+    def extra_repr(self) -> str:
+        """Sizes shown by ``print(model)``."""
+        return f"num_labels={self.num_labels}, embedding_dim={self.embedding_dim}"
+
+    def _through(self, head: Head | None, means: Tensor) -> Tensor:
+        return means if head is None else head(means).float()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> LabelTable:
+        def keep_dtype(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
+
+        return super()._apply(keep_dtype, recurse)

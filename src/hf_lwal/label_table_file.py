@@ -1,0 +1,85 @@
+"""``label_table.json``: the label table for people to read. The numbers that count are in the safetensors file."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from .functional import pairwise_distances
+
+logger = logging.getLogger(__name__)
+
+FILE_NAME = "label_table.json"
+SCHEMA_VERSION = 1
+NEIGHBOURS = 5
+
+
+def label_table_facts(label_vectors: Tensor, counts: Tensor, names: dict[int, str]) -> dict[str, Any]:
+    """Describe a label table: per label its name, id, number of training rows and nearest labels.
+
+    Args:
+        label_vectors: (C, D).
+        counts: (C,) int64.
+        names: id to name.
+    """
+    distances = pairwise_distances(label_vectors, label_vectors).fill_diagonal_(float("inf"))
+    nearest = distances.topk(min(NEIGHBOURS, len(names) - 1), largest=False)
+    rows = zip(nearest.indices.tolist(), nearest.values.tolist(), counts.tolist(), strict=True)
+    labels = [
+        {
+            "id": index,
+            "name": names[index],
+            "count": count,
+            "nearest": [
+                {"name": names[other], "distance": round(distance, 4)}
+                for other, distance in zip(others, far, strict=True)
+            ],
+        }
+        for index, (others, far, count) in enumerate(rows)
+    ]
+    return {"schema_version": SCHEMA_VERSION, "embedding_dim": label_vectors.shape[1], "labels": labels}
+
+
+def write_label_table_file(
+    directory: str | os.PathLike[str], label_vectors: Tensor, counts: Tensor, names: dict[int, str]
+) -> None:
+    """Write ``label_table.json`` into ``directory``, whole or not at all."""
+    facts = label_table_facts(label_vectors.float().cpu(), counts.cpu(), names)
+    write_text_atomically(Path(directory) / FILE_NAME, json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_text_atomically(path: Path, text: str) -> None:
+    """Write to a temporary name in the same folder, then rename: a reader never sees half a file."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def check_label_table_file(directory: str | os.PathLike[str], counts: Tensor, names: dict[int, str]) -> None:
+    """Warn once when a local ``label_table.json`` does not describe the loaded table, which wins."""
+    path = Path(directory) / FILE_NAME
+    if not path.is_file():
+        return
+    try:
+        labels = json.loads(path.read_text(encoding="utf-8"))["labels"]
+        described = [(entry["id"], entry["name"], entry["count"]) for entry in labels]
+    except (ValueError, KeyError, TypeError):
+        described = None
+    if described != [(index, names[index], count) for index, count in enumerate(counts.tolist())]:
+        logger.warning(
+            "%s does not describe the label table in the weights file; the weights count, and the next "
+            "save_pretrained rewrites it.",
+            path,
+        )

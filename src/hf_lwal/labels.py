@@ -1,0 +1,206 @@
+"""Labels of a data set: where they are, whether they are valid, and which rows to start from."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .functional import IGNORE_INDEX
+
+LABEL_COLUMNS = ("labels", "label", "label_ids")
+
+
+def label_column(dataset: Any) -> np.ndarray | None:  # noqa: ANN401
+    """Labels of a map-style data set as an array, without running its transforms.
+
+    Args:
+        dataset: a `datasets.Dataset`; anything else has no column that can be read at once.
+
+    Returns:
+        (N,) array, or None.
+    """
+    names = getattr(dataset, "column_names", None)
+    if not isinstance(names, list) or not hasattr(dataset, "with_format") or not hasattr(dataset, "__len__"):
+        return None
+    for name in LABEL_COLUMNS:
+        if name in names:
+            return np.asarray(dataset.with_format(None, columns=[name])[name][:])
+    return None
+
+
+def check_labels(labels: np.ndarray, names: Mapping[int, str]) -> None:
+    """Raise ValueError unless every label is one of the model's: an id in 0…C-1, -100, or a name.
+
+    Args:
+        labels: (N,) of a data set, in its order.
+        names: id to name of the model.
+    """
+    if labels.dtype.kind in "OUS":
+        known = set(names.values())
+        for row, label in enumerate(labels.tolist()):
+            if label not in known:
+                raise ValueError(unknown_name(label, f"row {row}", names))
+        return
+    if labels.ndim != 1 or labels.dtype.kind not in "iub":
+        raise ValueError(unusable_labels(f"{labels.dtype} of shape {labels.shape}"))
+    bad = np.flatnonzero((labels != IGNORE_INDEX) & ((labels < 0) | (labels >= len(names))))
+    if bad.size:
+        raise ValueError(out_of_range(int(labels[bad[0]]), f"row {bad[0]}", len(names)))
+
+
+def unknown_name(label: Any, where: str, names: Mapping[int, str]) -> str:  # noqa: ANN401
+    """Sentence for a label name that the model does not know."""
+    known = ", ".join(map(repr, list(names.values())[:10])) + (", …" if len(names) > 10 else "")
+    return (
+        f"Label {label!r} in {where} is not in the model's label2id, which knows {known}: build the model with "
+        "id2label and label2id of this data set."
+    )
+
+
+def out_of_range(label: int, where: str, num_labels: int) -> str:
+    """Sentence for a label id outside the model's."""
+    return (
+        f"Label {label} in {where} is outside 0…{num_labels - 1}: build the model with num_labels={label + 1} or "
+        f"correct the data; rows without a label use {IGNORE_INDEX}."
+        if label >= 0
+        else f"Label {label} in {where} is outside 0…{num_labels - 1}: rows without a label use {IGNORE_INDEX}, or "
+        "remove the label column of a test set."
+    )
+
+
+def unusable_labels(what: str) -> str:
+    """Sentence for labels that are not one class id per row."""
+    return (
+        f"Labels must be one class id (int) or name (str) per row, but they are {what}: regression, several labels "
+        "per row and mixed-up labels are not supported."
+    )
+
+
+class CheckedCollator:
+    """Wraps a data collator: turns label names into ids before it, checks the ids after it, on the CPU.
+
+    Args:
+        collator: the data collator to wrap.
+        names: returns id to name of the model, read at each batch since scripts may change it.
+    """
+
+    def __init__(self, collator: Callable[[Any], Any], names: Callable[[], Mapping[int, str]]) -> None:
+        self.collator = collator
+        self.names = names
+
+    def __call__(self, features: Sequence[Any]) -> Any:  # noqa: ANN401
+        """Collate ``features``; ValueError names the label and the row of the batch that does not fit."""
+        batch = self.collator([self._with_ids(feature, row) for row, feature in enumerate(features)])
+        labels = batch.get("labels") if isinstance(batch, Mapping) else None
+        if isinstance(labels, Tensor):
+            self._check(labels)
+        return batch
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        # The trainer looks for the tokenizer of the collator it was given.
+        if name in ("collator", "names"):
+            raise AttributeError(name)
+        return getattr(self.collator, name)
+
+    def _with_ids(self, feature: Any, row: int) -> Any:  # noqa: ANN401
+        if not isinstance(feature, Mapping):
+            return feature
+        for column in LABEL_COLUMNS:
+            label = feature.get(column)
+            if isinstance(label, str):
+                ids = {name: index for index, name in self.names().items()}
+                if label not in ids:
+                    raise ValueError(unknown_name(label, f"row {row} of a batch", self.names()))
+                return {**feature, column: ids[label]}
+        return feature
+
+    def _check(self, labels: Tensor) -> None:
+        if labels.ndim != 1 or labels.is_floating_point():
+            raise ValueError(unusable_labels(f"{labels.dtype} of shape {tuple(labels.shape)}"))
+        num_labels = len(self.names())
+        bad = ((labels != IGNORE_INDEX) & ((labels < 0) | (labels >= num_labels))).nonzero()
+        if len(bad):
+            row = int(bad[0, 0])
+            raise ValueError(out_of_range(int(labels[row]), f"row {row} of a batch", num_labels))
+
+
+def rows_per_class(labels: np.ndarray, per_class: int, seed: int) -> list[int]:
+    """Up to ``per_class`` random rows of every class, in the order of the data set.
+
+    Args:
+        labels: (N,) ids or names; -100 is not a class.
+        per_class: rows per class.
+        seed: of its own generator, so that nobody else's stream moves.
+    """
+    order = np.random.default_rng(seed).permutation(len(labels))
+    if labels.dtype.kind not in "OUS":
+        order = order[labels[order] != IGNORE_INDEX]
+    by_class = order[np.argsort(labels[order], kind="stable")]  # random within a class
+    _, starts = np.unique(labels[by_class], return_index=True)
+    rank = np.arange(len(by_class)) - np.repeat(starts, np.diff([*starts, len(by_class)]))
+    return sorted(by_class[rank < per_class].tolist())
+
+
+def balanced_weights(labels: np.ndarray, num_labels: int) -> Tensor:
+    """Class weights (C,) float32 inverse to the class counts, with mean 1 over the rows.
+
+    Args:
+        labels: (N,) int ids; -100 counts for nothing.
+        num_labels: C; classes without rows get weight 1.
+    """
+    counts = np.bincount(labels[labels != IGNORE_INDEX], minlength=num_labels)
+    weights = np.where(counts > 0, counts.sum() / (max((counts > 0).sum(), 1) * np.maximum(counts, 1)), 1.0)
+    return torch.tensor(weights, dtype=torch.float32)
+
+
+def ids_of(labels: np.ndarray, names: Mapping[int, str]) -> np.ndarray:
+    """Label ids (N,) of a checked label column that may hold names."""
+    if labels.dtype.kind not in "OUS":
+        return labels.astype(np.int64)
+    ids = {name: index for index, name in names.items()}
+    return np.asarray([ids[label] for label in labels.tolist()], dtype=np.int64)
+
+
+def first_rows(dataset: Iterable[Any], per_class: int, num_labels: int) -> list[Any]:
+    """Up to ``per_class`` rows per class among the first ``max(50 C, 2000)`` rows of a stream."""
+    return list(_balanced(itertools.islice(iter(dataset), scan_limit(num_labels)), per_class, num_labels))
+
+
+def scanned_rows(dataset: Any, per_class: int, num_labels: int, seed: int) -> list[int]:  # noqa: ANN401
+    """Indices of up to ``per_class`` rows per class, found by reading at most ``max(50 C, 2000)`` random rows."""
+    order = np.random.default_rng(seed).permutation(len(dataset))[: scan_limit(num_labels)].tolist()
+    rows = ({"index": index, "row": dataset[index]} for index in order)
+    chosen = _balanced(rows, per_class, num_labels, of=lambda entry: entry["row"])
+    return sorted(entry["index"] for entry in chosen)
+
+
+def scan_limit(num_labels: int) -> int:
+    """How many rows a start pass reads at most where labels cannot be read at once."""
+    return max(50 * num_labels, 2000)
+
+
+def _balanced(
+    rows: Iterable[Any], per_class: int, num_labels: int, of: Callable[[Any], Any] = lambda row: row
+) -> Iterator[Any]:
+    """Rows until every class has ``per_class``; rows without a readable label count as one class."""
+    taken: dict[Any, int] = {}
+    for row in rows:
+        label = _label_of(of(row))
+        if label == IGNORE_INDEX or taken.get(label, 0) >= per_class * (num_labels if label is None else 1):
+            continue
+        taken[label] = taken.get(label, 0) + 1
+        yield row
+        if sum(taken.values()) >= per_class * num_labels:
+            return
+
+
+def _label_of(row: Any) -> Any:  # noqa: ANN401
+    if not isinstance(row, Mapping):
+        return None
+    label = next((row[name] for name in LABEL_COLUMNS if name in row), None)
+    return label.item() if hasattr(label, "item") else label

@@ -1,0 +1,527 @@
+"""Models with a label table: a stock classifier that embeds, and a table of label vectors that classifies.
+
+The encoder is transformers' own ``...For...Classification`` built with ``num_labels = embedding_dim``: what it calls
+logits is the embedding z. Nothing else of the architecture changes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.utils import ModelOutput
+
+from .configuration_lwal import LwALConfig, matched_label_names
+from .distributed import all_reduce_sum, broadcast_
+from .functional import IGNORE_INDEX, class_sums, cross_entropy, direction_sums, repel_from_sums
+from .heads import STOCK_CLASSES, Head, features_for_logits, replace_head
+from .label_table import LabelTable
+from .label_table_file import check_label_table_file, write_label_table_file
+from .start import StartSamples, collect, warn_of_missing_classes
+
+logger = logging.getLogger(__name__)
+
+TABLE_TENSORS = ("label_vectors", "class_features", "pending_sums", "log_scale_bias", "offset_bias")
+CALIBRATION_ROWS = 256
+
+
+@dataclass
+class LwALClassifierOutput(ModelOutput):
+    """Output of the LwAL models.
+
+    Attributes:
+        loss: scalar float32, with ``labels``.
+        logits: (B, C) float32, ``-scale * distance``; higher is likelier.
+        embeddings: (B, D) float32, z.
+        features: (B, H) input of the encoder's head in the model's dtype; None without such a head.
+        hidden_states: as the encoder returns them.
+        attentions: as the encoder returns them.
+    """
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    embeddings: Tensor | None = None
+    features: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+
+
+class LwALPreTrainedModel(PreTrainedModel):
+    """What the three tasks share; use `LwALForSequenceClassification` and its siblings.
+
+    Attributes:
+        encoder: the stock classifier with D outputs.
+        classifier: the `LabelTable`; read it as ``label_table``.
+        label_tracking: who refreshes the class means: "forward", every training forward with labels (plain loops and
+            the plain Trainer); "trainer", the caller through `commit`; "off", nobody.
+    """
+
+    config: LwALConfig
+    config_class = LwALConfig
+    base_model_prefix = "encoder"
+    supports_gradient_checkpointing = True
+    accepts_loss_kwargs = False
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _keep_in_fp32_modules_strict: ClassVar[set[str]] = {f"classifier.{name}" for name in TABLE_TENSORS}
+    task: ClassVar[str]
+
+    def __init__(self, config: LwALConfig, encoder: PreTrainedModel | None = None) -> None:
+        super().__init__(config)
+        self.encoder = STOCK_CLASSES[self.task].from_config(config.encoder_config) if encoder is None else encoder
+        config.encoder_config = self.encoder.config
+        config.task = self.task  # type: ignore[assignment]
+        self.main_input_name = self.encoder.main_input_name
+        self.label_tracking = "forward"
+        self._stale = False  # label_vectors lag behind what training has changed
+        self._step: int | None = None
+        self._last_sums: Tensor | None = None
+        self._calibration: list[tuple[Tensor, Tensor]] | None = None
+        self.reset_label_table()
+        self.register_state_dict_pre_hook(_materialize_before_saving)
+        self.register_load_state_dict_post_hook(_forget_after_loading)
+        self.post_init()
+
+    # -- forward --------------------------------------------------------------------------------------------------
+
+    def classify(
+        self, inputs: dict[str, Any], labels: Tensor | None = None, return_dict: bool | None = None
+    ) -> LwALClassifierOutput | tuple[Any, ...]:
+        """Embed the inputs, compare them with the label vectors and, given ``labels``, compute the loss.
+
+        Args:
+            inputs: keyword arguments of the encoder; None values and those it does not know are left out.
+            labels: (B,) int64 in 0…C-1; rows with -100 count for nothing.
+            return_dict: False for a plain tuple.
+        """
+        embeddings, features, encoded = self._embed(inputs)
+        vectors = self._training_label_vectors(embeddings, features, labels) if self.training else None
+        logits = self.label_table(embeddings, vectors, labels)
+        output = LwALClassifierOutput(
+            loss=None if labels is None else self._loss(embeddings, logits, labels),
+            logits=logits,
+            embeddings=embeddings,
+            features=features,
+            hidden_states=encoded.get("hidden_states"),
+            attentions=encoded.get("attentions"),
+        )
+        wants_tuple = return_dict is False or (return_dict is None and not self.config.return_dict)
+        return output.to_tuple() if wants_tuple else output
+
+    def _embed(self, inputs: dict[str, Any]) -> tuple[Tensor, Tensor | None, ModelOutput]:
+        """Embeddings (B, D) float32, features (B, H) or None, and the encoder's own output."""
+        known = {name: value for name, value in inputs.items() if value is not None and self._encoder_takes(name)}
+        if self.config.head_name is None:
+            encoded = self.encoder(**known, return_dict=True)
+            return encoded.logits.float(), None, encoded
+        with features_for_logits(self.encoder, self.config.head_name):
+            encoded = self.encoder(**known, return_dict=True)
+        return self.head_module(encoded.logits).float(), encoded.logits, encoded
+
+    def _encoder_takes(self, name: str) -> bool:
+        if self._encoder_arguments is None:
+            parameters = inspect.signature(type(self.encoder).forward).parameters
+            takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+            flags = {"output_attentions", "output_hidden_states"} if takes_any else set()
+            self._encoder_arguments = set(parameters) | flags
+        return name in self._encoder_arguments
+
+    _encoder_arguments: set[str] | None = None
+
+    def _loss(self, embeddings: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
+        loss = cross_entropy(logits, self.trainable_labels(labels) if self.training else labels)
+        if self.training and self.config.repel_weight > 0 and self.refresh_due:
+            loss = loss + self.config.repel_weight * self.repel(embeddings, labels)
+        return loss
+
+    def repel(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Repel loss, Eq. (4), over the rows of all ranks and equal on every rank.
+
+        Args:
+            embeddings: (B, D).
+            labels: (B,) int64.
+        """
+        sums, counts = direction_sums(embeddings, labels, self.label_table.num_labels)
+        return repel_from_sums(all_reduce_sum(sums), all_reduce_sum(counts))
+
+    def trainable_labels(self, labels: Tensor) -> Tensor:
+        """Labels (B,) with -100 for rows whose class has no mean yet: they wait for the next refresh."""
+        if not self.label_table.mask_unseen:
+            return labels
+        return torch.where(self.label_table.seen[labels.clamp(min=0)], labels, IGNORE_INDEX)
+
+    # -- Algorithm 1 ----------------------------------------------------------------------------------------------
+
+    def _training_label_vectors(self, embeddings: Tensor, features: Tensor | None, labels: Tensor | None) -> Tensor:
+        """Label vectors (C, D) of this training step, with gradient."""
+        self._stale = self.config.preset != "paper"
+        if labels is not None and self.label_tracking == "forward":
+            self._track(self.values(embeddings, features), labels)
+        if self.config.preset != "paper":
+            return self.label_table.derived(self.head)
+        if labels is None or self.label_tracking == "off" or not self.refresh_due:
+            return self.label_table.label_vectors.clone()
+        sums, counts = class_sums(embeddings, labels, self.label_table.num_labels)
+        return self.label_table.centroids_of_batch(all_reduce_sum(sums), all_reduce_sum(counts))
+
+    def _track(self, values: Tensor, labels: Tensor) -> None:
+        """Label tracking "forward": end the previous forward's step, then take this one's class sums."""
+        table = self.label_table
+        if self._last_sums is not None:
+            self.commit(self._last_sums)
+        self._last_sums = all_reduce_sum(table.sums_of(values, labels))
+        if self.config.preset == "paper":
+            return
+        if self.optimizer_step == 0 and self._calibration is None and not bool(table.seen.any()):
+            self._calibration = []
+        self._last_sums = table.first_sight(self._last_sums)
+        if self._calibration is not None:
+            self._calibrate_on_first_rows(values, labels)
+
+    def _calibrate_on_first_rows(self, values: Tensor, labels: Tensor) -> None:
+        self._calibration.append((values.detach(), labels))
+        rows = [torch.cat(tensors) for tensors in zip(*self._calibration, strict=True)]
+        self.label_table.set_scale(self.label_table.calibrate(*rows, self.head))
+        broadcast_(self.label_table.log_scale_bias.data)
+        if len(rows[0]) >= CALIBRATION_ROWS:
+            self._calibration = None
+
+    def commit(self, sums: Tensor) -> None:
+        """End of an optimizer step: take its class sums, refresh when due, count the step.
+
+        Args:
+            sums: (C, N + 1) class sums and counts of all rows of the step, equal on all ranks.
+        """
+        if self.config.preset != "paper":  # the paper's refresh happened inside the forward
+            self.label_table.pending_sums.add_(sums)
+            if self.refresh_due:
+                self.label_table.refresh(self.head, self.config.memory, self.config.offset and self.config.reanchor)
+            self._stale = True
+        self.optimizer_step = self.optimizer_step + 1
+
+    @property
+    def refresh_due(self) -> bool:
+        """Algorithm 1: refresh at step t when t >= w and (t - w) mod k = 0; never when k = 0."""
+        every, since = self.config.refresh_every, self.optimizer_step - self.config.warmup_steps
+        return every > 0 and since >= 0 and since % every == 0
+
+    @property
+    def optimizer_step(self) -> int:
+        """Optimizer steps done, mirrored on the host so that no step waits for the device."""
+        if self._step is None:
+            self._step = int(self.label_table.step)
+        return self._step
+
+    @optimizer_step.setter
+    def optimizer_step(self, step: int) -> None:
+        self._step = step
+        self.label_table.step.fill_(step)
+
+    # -- the start pass -------------------------------------------------------------------------------------------
+
+    def initialize_labels(self, dataloader: Iterable[dict[str, Any]], progress: bool = True) -> StartSamples:
+        """Start the table from data: class means and a calibrated scale, from a pass in evaluation mode.
+
+        Args:
+            dataloader: batches (dicts with "labels"); about 16 rows per class suffice; iterated twice for models
+                with BatchNorm.
+            progress: show a progress bar.
+
+        Returns:
+            The features or embeddings, the labels, and the seconds it took.
+        """
+        samples = collect(self, self.start_values, dataloader, self.device, progress)
+        self.start_from(samples)
+        warn_of_missing_classes(samples.labels, self.config.id2label)
+        return samples
+
+    def start_from(self, samples: StartSamples, scale: float | None = None) -> float:
+        """Set class means and scale from collected start rows.
+
+        Args:
+            samples: from `initialize_labels` or `collect`; labels outside 0…C-1 are an error.
+            scale: use this scale instead of the calibrated one.
+
+        Returns:
+            The calibrated scale.
+        """
+        table, (values, labels) = self.label_table, samples[:2]
+        keep = self.config.initial_labels == "one_hot"
+        table.start(values, labels, self.head, keep_vectors=keep)
+        calibrated = table.calibrate(values, labels, self.head)
+        if scale is not None or not keep:
+            table.set_scale(calibrated if scale is None else scale)
+        self._stale, self._last_sums, self._calibration = False, None, None
+        return calibrated
+
+    def start_values(self, inputs: dict[str, Any]) -> Tensor:
+        """What class means are taken of, for a batch without labels: (B, H) or (B, D)."""
+        return self.values(*self._embed(inputs)[:2])
+
+    # -- encoder head and table -----------------------------------------------------------------------------------
+
+    @property
+    def label_table(self) -> LabelTable:
+        """The label table; the active copy when an adapter wraps it."""
+        copies = getattr(self.classifier, "modules_to_save", None)
+        return self.classifier if copies is None else copies[self.classifier.active_adapters[0]]
+
+    @property
+    def head_module(self) -> nn.Module:
+        """The encoder's last linear layer, or the adapter around it."""
+        return self.encoder.get_submodule(self.config.head_name)
+
+    @property
+    def head(self) -> Callable[[Tensor], Tensor] | None:
+        """Maps class means of features to label vectors: the current head; None in the embeddings space."""
+        return None if self.config.space == "embeddings" else self._head
+
+    def _head(self, means: Tensor) -> Tensor:
+        return self.head_module(means.to(self.encoder.dtype))
+
+    def values(self, embeddings: Tensor, features: Tensor | None) -> Tensor:
+        """What class means are taken of: features (B, H), or embeddings (B, D) in the embeddings space."""
+        return embeddings if self.config.space == "embeddings" or features is None else features
+
+    def resize_embedding_dim(self, embedding_dim: int) -> None:
+        """Give the encoder a fresh head with ``embedding_dim`` outputs and the model an empty table.
+
+        Args:
+            embedding_dim: new D, at least 2.
+
+        Raises:
+            ValueError: the encoder has no single linear head.
+        """
+        if self.config.head_name is None:
+            raise ValueError("This encoder has no single linear head, so its embedding_dim cannot be changed.")
+        head = Head(self.config.head_name, self.head_module.in_features)
+        self.config.embedding_dim = embedding_dim
+        replace_head(self.encoder, head, embedding_dim)
+        self.reset_label_table()
+
+    def reset_label_table(self) -> None:
+        """Start an empty table of the shape that the configuration asks for."""
+        config = self.config
+        in_embeddings = config.space == "embeddings" or config.head_name is None
+        table = LabelTable(
+            config.num_labels,
+            config.embedding_dim,
+            config.embedding_dim if in_embeddings else self.head_module.in_features,
+            offset=config.offset,
+            learn_scale=config.learn_scale,
+            initial_label_norm=config.initial_label_norm,
+            mask_unseen=config.initial_labels == "class_means",
+        )
+        self.classifier = table if not hasattr(self, "classifier") else table.to(self.device)
+        self._step = None
+
+    def current_label_vectors(self) -> Tensor:
+        """(C, D) float32 label vectors of the moment, as the next training step would use them."""
+        return self.label_table.label_vectors if self.config.preset == "paper" else self.label_table.derived(self.head)
+
+    def labels_are_current(self) -> None:
+        """Say that ``label_vectors`` were just written, so that leaving training mode must not overwrite them."""
+        self._stale = False
+
+    def materialize(self) -> None:
+        """Write the label vectors of the moment into the buffer that evaluation uses."""
+        if self.config.preset != "paper":
+            self.label_table.materialize(self.head)
+        self._stale = False
+
+    # -- transformers -----------------------------------------------------------------------------------------------
+
+    def train(self, mode: bool = True) -> LwALPreTrainedModel:
+        """Set the mode; leaving training mode brings ``label_vectors`` up to date."""
+        if self.training and not mode and self._stale:
+            self.materialize()
+        return super().train(mode)
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The encoder's input embeddings."""
+        return self.encoder.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the encoder's input embeddings."""
+        self.encoder.set_input_embeddings(value)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, LabelTable):
+            module.reset()
+
+    def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        """Save weights, configuration and ``label_table.json``; arguments as in transformers."""
+        if self._stale:
+            self.materialize()
+        super().save_pretrained(save_directory, *args, **kwargs)
+        if kwargs.get("is_main_process", True):
+            names, _ = matched_label_names(self.config.id2label, None)
+            table = self.label_table
+            write_label_table_file(save_directory, table.label_vectors.detach(), table.counts, names)
+
+    @classmethod
+    def from_pretrained(  # type: ignore[override]
+        cls,
+        pretrained_model_name_or_path: str | os.PathLike[str],
+        *args: Any,  # noqa: ANN401
+        ignore_mismatched_sizes: bool = False,
+        output_loading_info: bool = False,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> LwALPreTrainedModel | tuple[LwALPreTrainedModel, dict[str, Any]]:
+        """Load a model with its label table; arguments as in transformers.
+
+        Raises:
+            ValueError: the checkpoint lacks a part of the label table, or has another number of labels and
+                ``ignore_mismatched_sizes`` is not set.
+        """
+        for removed in ("from_tf", "from_flax"):
+            kwargs.pop(removed, None)
+        model, info = super().from_pretrained(
+            pretrained_model_name_or_path, *args, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs
+        )
+        model._check_loaded(str(pretrained_model_name_or_path), info, ignore_mismatched_sizes)
+        check_label_table_file(pretrained_model_name_or_path, model.label_table.counts, model.config.id2label)
+        return (model, info) if output_loading_info else model
+
+    def _check_loaded(self, name: str, info: dict[str, Any], ignore_mismatched_sizes: bool) -> None:
+        missing = sorted(key for key in info["missing_keys"] if key.startswith("classifier."))
+        if missing:
+            raise ValueError(
+                f"{name} has no {', '.join(missing)}: its label table is incomplete, so it cannot predict. Load a "
+                "whole LwAL checkpoint, or the plain backbone through AutoModelForLwALClassification."
+            )
+        mismatched = {key: (tuple(found), tuple(wanted)) for key, found, wanted in info["mismatched_keys"]}
+        if not mismatched:
+            return
+        if not ignore_mismatched_sizes:
+            if "classifier.counts" in mismatched:
+                found, wanted = (shape[0] for shape in mismatched["classifier.counts"])
+                raise ValueError(
+                    f"{name} has {found} labels, but {wanted} were asked for: leave num_labels and id2label out to "
+                    "use its own labels, or pass ignore_mismatched_sizes=True to start a new label table."
+                )
+            key, (found, wanted) = next(iter(mismatched.items()))
+            raise ValueError(f"{name} stores {key} with shape {found}, but this configuration needs {wanted}.")
+        logger.warning("The label table of %s does not fit the new labels: a new one is started.", name)
+        self.reset_label_table()
+
+
+def _materialize_before_saving(module: LwALPreTrainedModel, *_: Any) -> None:  # noqa: ANN401
+    if module._stale:
+        module.materialize()
+
+
+def _forget_after_loading(module: LwALPreTrainedModel, _: Any) -> None:  # noqa: ANN401
+    module._stale, module._step, module._last_sums, module._calibration = False, None, None, None
+
+
+class LwALForSequenceClassification(LwALPreTrainedModel):
+    """A text classifier whose targets are learned label vectors."""
+
+    task = "text"
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        bbox: Tensor | None = None,
+        image: Tensor | None = None,
+        pixel_values: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> LwALClassifierOutput | tuple[Any, ...]:
+        """Classify texts; arguments as in the stock classifier, ``labels`` (B,) int64."""
+        inputs = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "token_type_ids": token_type_ids,
+            "position_ids": position_ids,
+            "inputs_embeds": inputs_embeds,
+            "bbox": bbox,
+            "image": image,
+            "pixel_values": pixel_values,
+            "output_attentions": output_attentions,
+            "output_hidden_states": output_hidden_states,
+        }
+        return self.classify(inputs, labels, return_dict)
+
+
+class LwALForImageClassification(LwALPreTrainedModel):
+    """An image classifier whose targets are learned label vectors."""
+
+    task = "image"
+    main_input_name = "pixel_values"
+    input_modalities = "image"
+
+    def forward(
+        self,
+        pixel_values: Tensor | None = None,
+        pixel_attention_mask: Tensor | None = None,
+        spatial_shapes: Tensor | None = None,
+        interpolate_pos_encoding: bool | None = None,
+        input_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> LwALClassifierOutput | tuple[Any, ...]:
+        """Classify images; arguments as in the stock classifier, ``labels`` (B,) int64."""
+        inputs = {
+            "pixel_values": pixel_values,
+            "pixel_attention_mask": pixel_attention_mask,
+            "spatial_shapes": spatial_shapes,
+            "interpolate_pos_encoding": interpolate_pos_encoding,
+            "input_ids": input_ids,
+            "output_attentions": output_attentions,
+            "output_hidden_states": output_hidden_states,
+        }
+        return self.classify(inputs, labels, return_dict)
+
+
+class LwALForAudioClassification(LwALPreTrainedModel):
+    """An audio classifier whose targets are learned label vectors."""
+
+    task = "audio"
+    main_input_name = "input_values"
+    input_modalities = "audio"
+
+    def forward(
+        self,
+        input_values: Tensor | None = None,
+        input_features: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> LwALClassifierOutput | tuple[Any, ...]:
+        """Classify sounds; arguments as in the stock classifier, ``labels`` (B,) int64."""
+        inputs = {
+            "input_values": input_values,
+            "input_features": input_features,
+            "attention_mask": attention_mask,
+            "output_attentions": output_attentions,
+            "output_hidden_states": output_hidden_states,
+        }
+        return self.classify(inputs, labels, return_dict)
+
+
+MODEL_CLASSES: dict[str, type[LwALPreTrainedModel]] = {
+    "text": LwALForSequenceClassification,
+    "image": LwALForImageClassification,
+    "audio": LwALForAudioClassification,
+}

@@ -1,0 +1,119 @@
+"""What a label-learning method is: a loss on the model's outputs, and the state it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from ..functional import IGNORE_INDEX, cross_entropy
+from ..start import StartSamples
+
+
+class ObjectiveLoss(NamedTuple):
+    """A differentiable scalar, and detached scalars to log by name."""
+
+    loss: Tensor
+    terms: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class LossContext:
+    """What the trainer knows about the step.
+
+    Attributes:
+        model: the model itself, without the wrappers of data parallelism and adapters.
+        num_items: rows with a label in the whole optimizer step over all ranks; None in evaluation.
+        world_size: number of ranks.
+        micro_batches: micro-batches in the optimizer step.
+        label_smoothing: share of the target spread over all labels.
+        class_weights: (C,) float32 or None.
+        step: optimizer steps done.
+        epoch: epochs done, fractional.
+        own_loss: the user's ``compute_loss_func``, or None.
+    """
+
+    model: Any
+    num_items: Tensor | int | None = None
+    world_size: int = 1
+    micro_batches: int = 1
+    label_smoothing: float = 0.0
+    class_weights: Tensor | None = None
+    step: int = 0
+    epoch: float = 0.0
+    own_loss: Callable[..., Tensor] | None = None
+
+    @property
+    def training(self) -> bool:
+        """Whether this is a training batch."""
+        return self.num_items is not None
+
+    def classification_loss(self, outputs: Any, labels: Tensor, targets: Tensor) -> Tensor:  # noqa: ANN401
+        """Cross-entropy of ``outputs.logits``, averaged over the step; or the user's own loss function instead.
+
+        Args:
+            outputs: the model's, with logits (B, C).
+            labels: (B,) int64; rows with -100 are not counted.
+            targets: (B,) int64; rows with -100 have no loss, but are counted where they have a label.
+        """
+        if self.own_loss is not None:
+            own = self.own_loss(outputs, labels, num_items_in_batch=self.num_items)
+            return own * self.world_size if self.training else own
+        logits = outputs["logits"]
+        return self.mean(cross_entropy(logits, targets, self.label_smoothing, self.class_weights, "none"), labels)
+
+    def mean(self, row_losses: Tensor, labels: Tensor) -> Tensor:
+        """Average row losses over the rows with a label of the whole optimizer step.
+
+        In training the sum is divided by ``num_items`` and multiplied by ``world_size``, since gradients are averaged
+        over ranks: then the same rows give the same gradient however they are split into micro-batches and ranks.
+
+        Args:
+            row_losses: (B,), zero where the label is -100.
+            labels: (B,) int64.
+        """
+        if self.num_items is None:
+            return row_losses.sum() / (labels != IGNORE_INDEX).sum().clamp(min=1)
+        return row_losses.sum() * self.world_size / torch.as_tensor(self.num_items).clamp(min=1).to(row_losses.device)
+
+
+class Objective(nn.Module):
+    """Base of all methods; a module, so that trainable parts and buffers are optimised and saved.
+
+    Attributes:
+        citation: where the method comes from, for the model card.
+        passes_labels: the model's forward takes ``labels``.
+    """
+
+    citation: ClassVar[str]
+    passes_labels: ClassVar[bool] = False
+
+    def prepare_model(self, model: nn.Module) -> nn.Module:
+        """Return the model this method trains, built from the user's; called once, before the optimizer exists."""
+        return model
+
+    def wants_start(self, model: PreTrainedModel) -> bool:
+        """Whether to run a start pass over a few rows per class before the first step."""
+        return False
+
+    def start_values(self, model: PreTrainedModel) -> Callable[[dict[str, Any]], Tensor]:
+        """Function from a batch without labels to what the start pass collects, (B, H)."""
+        raise TypeError(f"{type(self).__name__} wants a start pass but does not define start_values(model).")
+
+    def start(self, model: PreTrainedModel, samples: StartSamples) -> dict[str, float]:
+        """Use the start rows; returns numbers to log."""
+        return {}
+
+    def loss(self, outputs: Any, labels: Tensor, context: LossContext) -> ObjectiveLoss:  # noqa: ANN401
+        """Loss of a batch.
+
+        Args:
+            outputs: what the model returned.
+            labels: (B,) int64, -100 for rows that count for nothing.
+            context: what the trainer knows about the step.
+        """
+        raise TypeError(f"{type(self).__name__} must define loss(outputs, labels, context).")

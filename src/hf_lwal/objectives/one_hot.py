@@ -1,0 +1,135 @@
+"""Standard training: cross-entropy on the stock classifier's logits, the control of every comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from ..functional import calibrated_scale, class_sums, pairwise_distances
+from ..heads import STOCK_CLASSES, Head, features_for_logits, find_head, replace_head
+from ..modeling_lwal import LwALPreTrainedModel
+from ..start import StartSamples
+from .base import LossContext, Objective, ObjectiveLoss
+
+
+class OneHot(Objective):
+    """Cross-entropy, correct under accumulation and several ranks.
+
+    Args:
+        init: "class_means" starts the head as the nearest-class-mean classifier of a few rows per class, the head
+            start that adaptive labels get; None keeps the model's head.
+    """
+
+    citation: ClassVar[str] = "standard cross-entropy training"
+
+    def __init__(self, init: str | None = None) -> None:
+        super().__init__()
+        self.init = init
+
+    def prepare_model(self, model: nn.Module) -> nn.Module:
+        """Turn an LwAL model whose table was never trained back into the stock classifier of its backbone."""
+        return stock_classifier(model) if isinstance(model, LwALPreTrainedModel) else model
+
+    def wants_start(self, model: PreTrainedModel) -> bool:
+        """Only for the class-means start."""
+        return self.init == "class_means"
+
+    def start_values(self, model: PreTrainedModel) -> Callable[[dict[str, Any]], Tensor]:
+        """Input of the head."""
+        name = stock_head(model).name
+
+        def values(inputs: dict[str, Any]) -> Tensor:
+            with features_for_logits(model, name):
+                return model(**inputs).logits
+
+        return values
+
+    def start(self, model: PreTrainedModel, samples: StartSamples) -> dict[str, float]:
+        """Overwrite the head by the nearest-class-mean classifier of the start rows."""
+        head = stock_head(model)
+        weight, bias, scale = nearest_mean_head(samples.values, samples.labels, model.config.num_labels)
+        layer = model.get_submodule(head.name)
+        if layer.bias is None:
+            raise ValueError(
+                f"{type(model).__name__} has a head without bias, which cannot hold a class-means start: use "
+                "lwal_init=None."
+            )
+        with torch.no_grad():
+            layer.weight.copy_(weight)
+            layer.bias.copy_(bias)
+        return {"start_scale": scale}
+
+    def loss(self, outputs: Any, labels: Tensor, context: LossContext) -> ObjectiveLoss:  # noqa: ANN401
+        """Mean cross-entropy over the rows of the whole step."""
+        return ObjectiveLoss(context.classification_loss(outputs, labels, labels), {})
+
+
+def nearest_mean_head(features: Tensor, labels: Tensor, num_labels: int) -> tuple[Tensor, Tensor, float]:
+    """Linear classifier whose softmax is that of ``-s |h - mean_c|^2``.
+
+    ``W_c = 2 s (mean_c - m)`` and ``b_c = -s |mean_c - m|^2 - W_c m`` with m the mean of the class means; s has the
+    least leave-one-out cross-entropy.
+
+    Args:
+        features: (N, H) input of the head.
+        labels: (N,) int64.
+        num_labels: C.
+
+    Returns:
+        Weight (C, H) and bias (C,), float32, and s. Classes without rows get weight 0 and the smallest bias.
+    """
+    sums, counts = class_sums(features.double(), labels, num_labels)
+    means = sums / counts.clamp(min=1.0).unsqueeze(1)  # (C, H)
+    scale = calibrated_scale(pairwise_distances(features.double(), means, labels), labels, counts, power=2)
+    seen = counts > 0
+    centre = means[seen].mean(dim=0)
+    weight = 2.0 * scale * (means - centre) * seen.unsqueeze(1)
+    bias = -scale * (means - centre).square().sum(dim=1) - weight @ centre
+    bias = torch.where(seen, bias, bias[seen].min())
+    return weight.float(), bias.float(), scale
+
+
+def stock_task(model: PreTrainedModel) -> str:
+    """Task of a stock classifier, from the mapping its class is in."""
+    for task, stock in STOCK_CLASSES.items():
+        if type(model.config) in stock._model_mapping and isinstance(model, stock._model_mapping[type(model.config)]):
+            return task
+    raise ValueError(f"{type(model).__name__} is not a text, image or audio classifier of transformers.")
+
+
+def stock_head(model: PreTrainedModel) -> Head:
+    """The one linear head of a stock classifier.
+
+    Raises:
+        ValueError: it has none, or several.
+    """
+    head = find_head(model.config, stock_task(model))
+    if head is None:
+        raise ValueError(f"{type(model).__name__} has no single linear head: it cannot be started from class means.")
+    return head
+
+
+def stock_classifier(model: LwALPreTrainedModel) -> PreTrainedModel:
+    """The stock classifier with C outputs on the backbone of an untrained LwAL model, which gives it up.
+
+    Raises:
+        ValueError: the label table was trained, and would be lost.
+    """
+    if bool(model.label_table.seen.any()) or model.optimizer_step > 0:
+        raise ValueError(
+            f"This {type(model).__name__} has a trained label table, which one-hot training would discard: start from "
+            "the backbone, or fold the model into a stock classifier first."
+        )
+    if model.config.head_name is None:
+        raise ValueError("This encoder has no single linear head: load the stock classifier for one-hot training.")
+    encoder = model.encoder
+    replace_head(encoder, Head(model.config.head_name, model.head_module.in_features), model.config.num_labels)
+    encoder.config.id2label = dict(model.config.id2label)
+    encoder.config.label2id = dict(model.config.label2id)
+    return encoder.train(model.training)
+
+

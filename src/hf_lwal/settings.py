@@ -1,0 +1,68 @@
+"""Writes the resolved settings of a training into the model's configuration, before an optimizer exists."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from .auto import resolved_embedding_dim
+from .modeling_lwal import LwALPreTrainedModel
+from .training_args import LwALSettings
+
+logger = logging.getLogger(__name__)
+
+SHAPES_OF_THE_TABLE = ("space", "embedding_dim", "initial_labels", "initial_label_norm", "preset")
+
+
+def apply_settings(model: Any, settings: LwALSettings) -> None:  # noqa: ANN401
+    """Write ``settings`` into an LwAL model's configuration; other models are left alone.
+
+    A model whose table was never trained is rebuilt where the settings need another table or head.
+
+    Raises:
+        ValueError: a value that makes no sense, or a trained table that does not fit the settings.
+    """
+    if not isinstance(model, LwALPreTrainedModel):
+        return
+    wanted = dict(settings.config)
+    if settings.embedding_dim is not None:
+        wanted["embedding_dim"] = resolved_embedding_dim(settings.embedding_dim, model.config.num_labels, None)
+    if model.config.head_name is None:
+        wanted.pop("space", None)  # such a model lives in the embeddings space anyway
+    changed = {name: value for name, value in wanted.items() if getattr(model.config, name) != value}
+    if not changed:
+        return
+    rebuild = [name for name in SHAPES_OF_THE_TABLE if name in changed]
+    if rebuild and is_trained(model):
+        raise ValueError(
+            f"This model's label table was trained with "
+            f"{', '.join(f'{name}={getattr(model.config, name)!r}' for name in rebuild)}, but the arguments ask for "
+            f"{', '.join(f'{name}={changed[name]!r}' for name in rebuild)}: leave them out, or start from the backbone."
+        )
+    _check(model, {**wanted, **changed})
+    embedding_dim = changed.pop("embedding_dim", model.config.embedding_dim)
+    for name, value in changed.items():
+        setattr(model.config, name, value)
+    if embedding_dim != model.config.embedding_dim:
+        logger.info("The encoder's head is rebuilt with %d outputs.", embedding_dim)
+        model.resize_embedding_dim(embedding_dim)
+    elif rebuild:
+        model.reset_label_table()
+    model.config.validate_lwal()
+    model.label_table.set_learned(offset=model.config.offset, learn_scale=model.config.learn_scale)
+
+
+def is_trained(model: LwALPreTrainedModel) -> bool:
+    """Whether the label table holds anything worth keeping."""
+    return bool(model.label_table.seen.any()) or model.optimizer_step > 0
+
+
+def _check(model: LwALPreTrainedModel, wanted: dict[str, Any]) -> None:
+    space = wanted.get("space", model.config.space)
+    if space not in ("features", "embeddings"):
+        raise ValueError(f"Unknown lwal_space {space!r}: choose features or embeddings.")
+    if wanted.get("initial_labels") == "one_hot" and space != "embeddings":
+        raise ValueError("lwal_init='one_hot' needs lwal_space='embeddings': features have no one-hot label vectors.")
+    dim, labels = wanted.get("embedding_dim", model.config.embedding_dim), model.config.num_labels
+    if wanted.get("initial_labels") == "one_hot" and dim < labels:
+        raise ValueError(f"One-hot label vectors of {labels} labels do not fit in embedding_dim {dim}.")

@@ -1,0 +1,138 @@
+"""The start pass: features of a few rows per class, computed in evaluation mode without leaving a trace."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+
+
+logger = logging.getLogger(__name__)
+
+
+class StartSamples(NamedTuple):
+    """Features (N, H) float32 and labels (N,) int64 of the start rows, and the seconds it took to get them."""
+
+    values: Tensor
+    labels: Tensor
+    seconds: float
+
+
+@contextmanager
+def own_random_state() -> Iterator[None]:
+    """Leave the caller's random streams (Python, NumPy, PyTorch on all devices) as they were."""
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
+@torch.no_grad()
+def collect(
+    model: nn.Module,
+    values_of: Callable[[dict[str, Any]], Tensor],
+    batches: Iterable[dict[str, Any]],
+    device: torch.device,
+    progress: bool = True,
+    description: str = "Class means",
+) -> StartSamples:
+    """Run the model in evaluation mode over ``batches`` and keep what ``values_of`` returns.
+
+    BatchNorm layers that never ran would normalise by their initial statistics: they are filled by a pass over the
+    same batches first, and put back afterwards.
+
+    Args:
+        model: put in evaluation mode for the pass and back into its mode afterwards.
+        values_of: maps a batch without its labels, on the device, to (B, H).
+        batches: iterable that can be iterated twice; each batch a dict with "labels" (B,).
+        device: where the model is.
+        progress: show a progress bar.
+        description: text of the progress bar.
+
+    Raises:
+        ValueError: no batch, or a batch without labels.
+    """
+    started = time.perf_counter()
+    was_training = model.training
+    fresh = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
+    fresh = [m for m in fresh if int(m.num_batches_tracked) == 0]
+    values, labels = [], []
+    try:
+        model.eval()
+        with own_random_state(), _filled(fresh, values_of, batches, device):
+            for batch in tqdm(batches, desc=description, disable=not progress, leave=False):
+                inputs = _to_device(batch, device)
+                if "labels" not in inputs:
+                    raise ValueError(
+                        f"The start pass needs labels, but a batch has only the columns {', '.join(sorted(inputs))}: "
+                        "name the label column `label` or `labels`."
+                    )
+                labels.append(inputs.pop("labels"))
+                values.append(values_of(inputs).float())
+    finally:
+        model.train(was_training)
+    if not values:
+        raise ValueError("The start pass found no rows: the training set is empty.")
+    return StartSamples(torch.cat(values), torch.cat(labels), time.perf_counter() - started)
+
+
+@contextmanager
+def _filled(
+    layers: list[Any],
+    values_of: Callable[[dict[str, Any]], Tensor],
+    batches: Iterable[dict[str, Any]],
+    device: torch.device,
+) -> Iterator[None]:
+    """Give BatchNorm layers the statistics of ``batches`` for the time of the context."""
+    if not layers:
+        yield
+        return
+    saved = [
+        ({name: buffer.clone() for name, buffer in layer.named_buffers()}, layer.momentum, layer.training)
+        for layer in layers
+    ]
+    try:
+        for layer in layers:
+            layer.momentum = None  # cumulative average over the batches
+            layer.train()
+        for batch in batches:
+            inputs = _to_device(batch, device)
+            inputs.pop("labels", None)
+            values_of(inputs)
+        for layer in layers:
+            layer.eval()
+        yield
+    finally:
+        for layer, (buffers, momentum, training) in zip(layers, saved, strict=True):
+            for name, buffer in layer.named_buffers():
+                buffer.copy_(buffers[name])
+            layer.momentum = momentum
+            layer.train(training)
+
+
+def _to_device(batch: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in batch.items()}
+
+
+def warn_of_missing_classes(labels: Tensor, names: Mapping[int, str]) -> None:
+    """Warn with the names of the classes that do not occur in ``labels`` (N,) int64."""
+    present = set(labels.unique().tolist())
+    missing = [name for index, name in sorted(names.items()) if index not in present]
+    if missing:
+        logger.warning(
+            "No training row was found for %d of %d labels (%s): they rank last until a row of theirs is seen.",
+            len(missing),
+            len(names),
+            ", ".join(missing[:20]) + (", …" if len(missing) > 20 else ""),
+        )

@@ -1,0 +1,393 @@
+"""`LwALTrainer`: transformers' Trainer with label vectors, and any other label-learning method, as the objective."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Subset
+from transformers import EvalPrediction, Trainer, TrainingArguments
+from transformers.trainer_utils import TrainOutput
+
+from .callbacks import CentroidRefreshCallback
+from .distributed import all_reduce_sum, broadcast_, world_size
+from .functional import IGNORE_INDEX, pairwise_distances
+from .labels import CheckedCollator, balanced_weights, check_labels, first_rows, ids_of, label_column, rows_per_class, scanned_rows
+from .configuration_lwal import matched_label_names
+from .modeling_lwal import LwALPreTrainedModel
+from .objectives import LossContext, Objective, build_objective
+from .settings import apply_settings
+from .start import StartSamples, collect, own_random_state, warn_of_missing_classes
+from .training_args import LwALSettings, LwALTrainingArguments, resolve
+
+logger = logging.getLogger(__name__)
+
+NON_FINITE_LIMIT = 3
+
+
+class LwALTrainer(Trainer):
+    """Trains a classifier with adaptive labels, or with another ``label_method``; otherwise transformers' Trainer.
+
+    Takes an LwAL model or a stock classifier, which is wrapped. Without ``compute_metrics`` it reports accuracy and
+    macro-F1. ``eval_loss`` is not comparable between steps, since the label vectors it refers to move.
+
+    Args:
+        model: an LwAL model or a stock text, image or audio classifier.
+        args: `LwALTrainingArguments`, or plain `TrainingArguments` for the default preset.
+        objective: an `Objective` of your own, instead of the one ``label_method`` names.
+        **kwargs: all other arguments of transformers' Trainer; ``compute_loss_func`` replaces the pull loss only.
+
+    Raises:
+        ValueError: an unknown method, preset or value, or a model that does not fit the method.
+    """
+
+    # The losses are divided by the rows of the whole optimizer step, so micro-batches just add up.
+    loss_is_scaled_for_ga = True
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        args: TrainingArguments | None = None,
+        *positional: Any,  # noqa: ANN401
+        objective: Objective | None = None,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> None:
+        args = LwALTrainingArguments("tmp_trainer") if args is None else args
+        self.lwal_settings: LwALSettings = resolve(args)
+        self._own_objective = objective
+        self.objective = objective or build_objective(self.lwal_settings)
+        if model is not None:
+            model = self._prepared(model)
+        default_metrics = kwargs.get("compute_metrics") is None and len(positional) < 7
+        if default_metrics:
+            kwargs["compute_metrics"] = accuracy_and_f1
+            if not getattr(args, "metric_was_chosen", True) and args.metric_for_best_model == "loss":
+                args.metric_for_best_model, args.greater_is_better = "accuracy", True
+        super().__init__(model, args, *positional, **kwargs)
+        self.data_collator = CheckedCollator(self.data_collator, self._label_names)
+        self.add_callback(CentroidRefreshCallback(self))
+        self._step_sums: Tensor | None = None
+        self._terms: dict[str, Tensor] = {}
+        self._term_steps = 0
+        self._non_finite: Tensor | None = None
+        self._class_weights: Tensor | None = None
+        self._logged_vectors: Tensor | None = None
+        self._last_eval_refresh = 0
+
+    # -- model ----------------------------------------------------------------------------------------------------
+
+    @property
+    def core_model(self) -> Any:  # noqa: ANN401
+        """The model itself, without the wrappers of data parallelism, compilation and adapters."""
+        return core_model(self.accelerator.unwrap_model(self.model, keep_torch_compile=False))
+
+    @property
+    def _lwal_model(self) -> LwALPreTrainedModel | None:
+        model = self.core_model
+        return model if isinstance(model, LwALPreTrainedModel) else None
+
+    def call_model_init(self, trial: Any = None) -> nn.Module:  # noqa: ANN401
+        """Build the model with the user's ``model_init`` and prepare it for the method."""
+        return self._prepared(super().call_model_init(trial))
+
+    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:  # noqa: ANN401
+        """Train; arguments as in transformers. The model tracks its own class means again afterwards."""
+        if self.model_init is None:
+            self._configure()
+        try:
+            return super().train(*args, **kwargs)
+        finally:
+            if (model := self._lwal_model) is not None:
+                model.label_tracking = "forward"
+
+    def _prepared(self, model: nn.Module) -> nn.Module:
+        model = self.objective.prepare_model(model)
+        apply_settings(core_model(model), self.lwal_settings)
+        return model
+
+    def _configure(self) -> None:
+        """Bring objective and model in line with the arguments, which may have changed since the last training."""
+        settings = resolve(self.args)
+        if settings != self.lwal_settings:
+            self.lwal_settings = settings
+            self.objective = self._own_objective or build_objective(settings)
+            self.model = self.model_wrapped = self._prepared(self.model)
+
+    def _hp_search_setup(self, trial: Any) -> None:  # noqa: ANN401
+        super()._hp_search_setup(trial)
+        if trial is not None:
+            self._configure()
+
+    def _refuse_and_warn(self) -> None:
+        model = self._lwal_model
+        if model is None:
+            return
+        paper = model.config.preset == "paper"
+        if paper and self.args.n_gpu > 1:
+            raise ValueError(
+                "The paper preset needs all rows of a step in one place, which nn.DataParallel does not give: start "
+                "one process per GPU with `accelerate launch` or `torchrun`."
+            )
+        if self.args.gradient_accumulation_steps > 1 and paper:
+            logger.warning(
+                "With gradient accumulation the paper preset takes its centroids from each micro-batch of %d rows "
+                "per process, not from the whole step.",
+                self.args.per_device_train_batch_size,
+            )
+        if self.args.gradient_accumulation_steps > 1 and model.config.repel_weight > 0:
+            logger.warning("With gradient accumulation the repel loss compares rows within a micro-batch only.")
+
+    # -- loss -------------------------------------------------------------------------------------------------------
+
+    def get_batch_samples(
+        self, epoch_iterator: Any, num_batches: int, device: torch.device  # noqa: ANN401
+    ) -> tuple[list[Any], Tensor | None]:
+        """Fetch the micro-batches of one optimizer step and count their labels over all ranks."""
+        batches, num_items = super().get_batch_samples(epoch_iterator, num_batches, device)
+        return batches, None if num_items is None else all_reduce_sum(num_items.to(device))
+
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Tensor | None:
+        labels = [batch["labels"] for batch in batch_samples if "labels" in batch]
+        return torch.stack([(part != IGNORE_INDEX).sum() for part in labels]).sum() if labels else None
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | None = None,
+    ) -> Any:  # noqa: ANN401
+        """Loss of a batch under the objective; in training it also keeps the batch's class sums."""
+        labels = inputs.get("labels")
+        if labels is None:
+            raise ValueError(
+                f"Training needs labels, but a batch has only the columns {', '.join(sorted(inputs))}: name the "
+                "label column `label` or `labels`."
+            )
+        kept = {name: value for name, value in inputs.items() if name != "labels" or self.objective.passes_labels}
+        outputs = model(**kept)
+        context = self._context(num_items_in_batch if model.training else None)
+        loss, terms = self.objective.loss(outputs, labels, context)
+        if context.training:
+            self._observe(outputs, labels, terms)
+        return (loss, outputs) if return_outputs else loss
+
+    def _context(self, num_items: Tensor | None) -> LossContext:
+        return LossContext(
+            model=self.core_model,
+            num_items=num_items,
+            world_size=world_size(),
+            micro_batches=getattr(self, "current_gradient_accumulation_steps", 1),
+            label_smoothing=self.args.label_smoothing_factor,
+            class_weights=self._class_weights,
+            step=self.state.global_step,
+            epoch=self.state.epoch or 0.0,
+            own_loss=self.compute_loss_func,
+        )
+
+    @torch.no_grad()
+    def _observe(self, outputs: Any, labels: Tensor, terms: Mapping[str, Tensor]) -> None:  # noqa: ANN401
+        for name, value in terms.items():
+            self._terms[name] = self._terms.get(name, 0.0) + value
+        model = self._lwal_model
+        if model is None or model.config.preset == "paper":
+            return
+        values = model.values(outputs["embeddings"], outputs["features"])
+        sums = model.label_table.sums_of(values, labels)
+        finite = sums.isfinite().all()
+        self._non_finite = torch.where(finite, 0, (0 if self._non_finite is None else self._non_finite) + 1)
+        sums = torch.where(finite, sums, 0.0)
+        self._step_sums = sums if self._step_sums is None else self._step_sums + sums
+
+    # -- Algorithm 1, called by CentroidRefreshCallback ---------------------------------------------------------------
+
+    def start_labels(self) -> None:
+        """Train begin: check the labels, hand the class means to the trainer, run the start pass where wanted."""
+        self._refuse_and_warn()
+        self._check_train_labels()
+        self._step_sums, self._terms, self._term_steps, self._non_finite = None, {}, 0, None
+        self._logged_vectors, self._last_eval_refresh = None, self.state.global_step
+        model = self.core_model
+        if isinstance(model, LwALPreTrainedModel):
+            model.label_tracking = "trainer"
+            model.optimizer_step = self.state.global_step
+        if self.state.global_step > 0 or not self.objective.wants_start(model):
+            return
+        batches = self._rows_to_batches(self.lwal_settings.init_samples)
+        if not batches:
+            logger.warning("No row could be read for the start pass: label vectors start with the first rows seen.")
+            return
+        samples = self._collect(batches, "Class means")
+        numbers = self.objective.start(model, samples)
+        warn_of_missing_classes(samples.labels, self._label_names())
+        self._warn_of_scale(numbers)
+        self.log({"start_samples": len(samples.labels), "start_seconds": round(samples.seconds, 3), **numbers})
+
+    def commit_step(self) -> None:
+        """Step end: give the rows of this step, of all ranks, to the class means."""
+        self._term_steps += 1
+        model = self._lwal_model
+        if model is None:
+            return
+        sums, self._step_sums = self._step_sums, None
+        if sums is None or self.accelerator.optimizer_step_was_skipped:
+            sums = torch.zeros_like(model.label_table.pending_sums)
+        model.commit(sums if model.config.preset == "paper" else all_reduce_sum(sums))
+
+    def refresh_for_evaluation(self, epoch_end: bool) -> None:
+        """Before an evaluation or save: write evaluation-mode label vectors where the settings want it.
+
+        Args:
+            epoch_end: whether an epoch has just ended.
+        """
+        model, wanted = self._lwal_model, self.lwal_settings.eval_refresh
+        if model is None or not self._wants_eval_refresh(model, wanted, epoch_end):
+            return
+        self._last_eval_refresh = self.state.global_step
+        samples = self._collect(self._rows_to_batches(self.lwal_settings.eval_refresh_samples), "Evaluation means")
+        model.label_table.refresh_for_evaluation(samples.values, samples.labels, model.head)
+        model.labels_are_current()
+
+    def _wants_eval_refresh(self, model: LwALPreTrainedModel, wanted: str | int, epoch_end: bool) -> bool:
+        if isinstance(wanted, int):
+            return self.state.global_step - self._last_eval_refresh >= wanted
+        if wanted == "auto":
+            return any(
+                isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats
+                for module in model.modules()
+            )
+        return wanted == "evaluate" or (wanted == "epoch" and epoch_end)
+
+    def _collect(self, batches: list[Any], description: str) -> StartSamples:
+        model = self.core_model
+        values_of = self.objective.start_values(model)
+        show = not self.args.disable_tqdm and self.is_local_process_zero()
+        with self.compute_loss_context_manager():
+            samples = collect(model, values_of, batches, self.args.device, show, description)
+        broadcast_(samples.values)  # ranks on unlike hardware must not start from unlike tables
+        return samples
+
+    def _rows_to_batches(self, per_class: int) -> list[Any]:
+        """Collated batches of up to ``per_class`` training rows per class, the same on every rank."""
+        dataset, collator = self.train_dataset, self.data_collator
+        if hasattr(dataset, "remove_columns"):  # a datasets.Dataset, without importing that library
+            dataset = self._remove_unused_columns(dataset, description="training")
+        else:
+            collator = self._get_collator_with_removed_columns(collator, description="training")
+        num_labels = len(self._label_names())
+        with own_random_state():
+            if isinstance(dataset, torch.utils.data.IterableDataset) or not hasattr(dataset, "__len__"):
+                rows = first_rows(dataset, per_class, num_labels)
+                size = self.args.eval_batch_size
+                return [collator(rows[start : start + size]) for start in range(0, len(rows), size)]
+            labels = label_column(self.train_dataset)
+            if labels is None:
+                indices = scanned_rows(dataset, per_class, num_labels, self.args.seed)
+            else:
+                indices = rows_per_class(labels, per_class, self.args.seed)
+            return list(DataLoader(Subset(dataset, indices), batch_size=self.args.eval_batch_size, collate_fn=collator))
+
+    # -- data and logs --------------------------------------------------------------------------------------------
+
+    def _label_names(self) -> dict[int, str]:
+        names, _ = matched_label_names(self.core_model.config.id2label, None)
+        return names or {}
+
+    def _check_train_labels(self) -> None:
+        labels, names = label_column(self.train_dataset), self._label_names()
+        weights = self.lwal_settings.class_weights
+        if labels is not None and len(labels):
+            check_labels(labels, names)
+        if weights == "balanced":
+            if labels is None:
+                raise ValueError(
+                    "lwal_class_weights='balanced' needs a datasets.Dataset with a label column: give the weights as "
+                    "numbers instead."
+                )
+            self._class_weights = balanced_weights(ids_of(labels, names), len(names)).to(self.args.device)
+        elif weights is not None:
+            if len(weights) != len(names):
+                raise ValueError(f"lwal_class_weights has {len(weights)} numbers, but the model has {len(names)} labels.")
+            self._class_weights = torch.tensor(weights, dtype=torch.float32, device=self.args.device)
+
+    def _warn_of_scale(self, numbers: Mapping[str, float]) -> None:
+        scale, calibrated = self.lwal_settings.scale, numbers.get("start_scale")
+        if scale is not None and calibrated and not 0.01 < scale / calibrated < 100:
+            logger.warning(
+                "lwal_scale is %g, but %.3g fits the start rows best: so far off, training starts from flat or "
+                "saturated probabilities. Use lwal_scale='auto'.",
+                scale,
+                calibrated,
+            )
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        """Log, with the loss terms and the state of the label table beside the training loss."""
+        if "loss" in logs and self._term_steps:
+            logs = {**logs, **self._label_logs()}
+        super().log(logs, *args, **kwargs)
+
+    def _label_logs(self) -> dict[str, float]:
+        """Loss terms averaged over the steps since the last log, and what the label table did."""
+        steps, self._term_steps = self._term_steps, 0
+        terms, self._terms = self._terms, {}
+        numbers: dict[str, float] = {}
+        if terms:
+            means = all_reduce_sum(torch.stack([value.float() for value in terms.values()])) / (world_size() * steps)
+            numbers = dict(zip(terms, means.tolist(), strict=True))
+        model = self._lwal_model
+        if model is None:
+            return numbers
+        self._stop_on_non_finite()
+        numbers["label_scale"] = float(model.label_table.scale.detach())
+        numbers["classes_seen"] = float(model.label_table.seen.float().mean())
+        numbers["label_drift"] = self._label_drift(model)
+        return numbers
+
+    @torch.no_grad()
+    def _label_drift(self, model: LwALPreTrainedModel) -> float:
+        """Mean distance that label vectors moved since the last log, as a share of the mean distance between them."""
+        vectors = model.current_label_vectors()
+        before, self._logged_vectors = self._logged_vectors, vectors.clone()
+        if before is None or before.shape != vectors.shape:
+            return 0.0
+        between = pairwise_distances(vectors, vectors).fill_diagonal_(0.0).sum() / (len(vectors) * (len(vectors) - 1))
+        return float((vectors - before).norm(dim=1).mean() / between)
+
+    def _stop_on_non_finite(self) -> None:
+        if self._non_finite is not None and int(self._non_finite) >= NON_FINITE_LIMIT:
+            raise FloatingPointError(
+                f"The embeddings of the last {int(self._non_finite)} batches contain NaN or infinity: lower the "
+                "learning rate, set max_grad_norm, or train in bf16 or float32 instead of fp16."
+            )
+
+
+def core_model(model: nn.Module) -> nn.Module:
+    """The model inside an adapter, or the model itself."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def accuracy_and_f1(prediction: EvalPrediction) -> dict[str, float]:
+    """Accuracy and macro-F1, the metrics reported without ``compute_metrics``.
+
+    Args:
+        prediction: logits (N, C), or a list of batches of them, and labels (N,); -100 rows are left out.
+    """
+    logits, labels = prediction.predictions, prediction.label_ids
+    if isinstance(logits, (list, tuple)):
+        logits = np.concatenate(logits) if logits[0].ndim == 2 and logits[0].shape[0] != len(labels) else logits[0]
+    if isinstance(labels, (list, tuple)):
+        labels = np.concatenate(labels)
+    kept = labels != IGNORE_INDEX
+    predicted, labels = logits.argmax(axis=-1)[kept], labels[kept]
+    num_labels = logits.shape[-1]
+    hits = np.bincount(labels[predicted == labels], minlength=num_labels)
+    totals = np.bincount(labels, minlength=num_labels) + np.bincount(predicted, minlength=num_labels)
+    present = totals > 0
+    return {
+        "accuracy": float((predicted == labels).mean()) if len(labels) else 0.0,
+        "f1_macro": float((2 * hits[present] / totals[present]).mean()) if present.any() else 0.0,
+    }

@@ -1,0 +1,210 @@
+"""`LwALTrainingArguments`: transformers' training arguments plus the knobs of the label table."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from transformers import TrainingArguments
+
+from .presets import preset
+
+CONFIG_FIELDS = ("refresh_every", "warmup_steps", "repel_weight", "memory", "offset", "reanchor", "space", "learn_scale")
+
+
+class LwALSettings(NamedTuple):
+    """Resolved settings of one training.
+
+    Attributes:
+        label_method: key of the objective.
+        config: values to write into the model's `LwALConfig`, only those asked for.
+        embedding_dim: D asked for by a preset, for example "10x"; None leaves the model's.
+        init: "class_means", "one_hot" or None for the method's own.
+        init_samples: start rows per class.
+        scale: fixed start value of the scale, or None to calibrate it.
+        eval_refresh: "auto", "no", "evaluate", "epoch" or a number of steps.
+        eval_refresh_samples: rows per class for a refresh before evaluation.
+        class_weights: None, "balanced" or one weight per class.
+    """
+
+    label_method: str
+    config: dict[str, Any]
+    embedding_dim: str | None
+    init: str | None
+    init_samples: int
+    scale: float | None
+    eval_refresh: str | int
+    eval_refresh_samples: int
+    class_weights: str | list[float] | None
+
+
+@dataclass
+class LwALTrainingArguments(TrainingArguments):
+    """Training arguments of `LwALTrainer`; everything that is not named here is transformers' own.
+
+    Fields left at None take the preset's value when training starts, so that hyper-parameter search can set them.
+    Without ``compute_metrics``, ``metric_for_best_model`` is the accuracy instead of the loss, whose meaning moves
+    with the label vectors.
+    """
+
+    label_method: str | None = field(
+        default=None,
+        metadata={"help": "What the outputs are compared with: lwal (default) or one_hot."},
+    )
+    lwal_preset: str | None = field(
+        default=None,
+        metadata={
+            "help": "Named settings: default, paper (= paper:lwal), paper:lwal10, paper:lwal10+rpl, paper:std. "
+            "Without it a model keeps the settings it was saved with."
+        },
+    )
+    lwal_refresh_every: int | None = field(
+        default=None,
+        metadata={"help": "k, optimizer steps between refreshes of the class means; 0 never. default 1, paper 1."},
+    )
+    lwal_warmup_steps: int | None = field(
+        default=None, metadata={"help": "w, optimizer steps before the first refresh. default 0, paper 0."}
+    )
+    lwal_repel_weight: float | None = field(
+        default=None,
+        metadata={"help": "Weight of the repel loss. default 0, paper 0, paper:lwal10+rpl 10."},
+    )
+    lwal_memory: int | None = field(
+        default=None,
+        metadata={"help": "M, rows that a running class mean remembers; 0 overwrites it. default 50, paper 0."},
+    )
+    lwal_offset: bool | None = field(
+        default=None, metadata={"help": "Learn an offset added to the class means. default true, paper false."}
+    )
+    lwal_reanchor: bool | None = field(
+        default=None,
+        metadata={"help": "Let the offset absorb the jump of the means at a refresh. default true, paper false."},
+    )
+    lwal_space: str | None = field(
+        default=None,
+        metadata={
+            "help": "Class means of the head's input seen through the head (features) or of the embeddings "
+            "(embeddings). default features, paper embeddings."
+        },
+    )
+    lwal_init: str | None = field(
+        default=None,
+        metadata={
+            "help": "Start of the label vectors: class_means of a few rows, or one_hot (only with embeddings). "
+            "default class_means, paper one_hot. With label_method one_hot, class_means starts the head from them."
+        },
+    )
+    lwal_init_samples: int | None = field(
+        default=None, metadata={"help": "Rows per class of the start pass. default 16; paper has no start pass."}
+    )
+    lwal_scale: str | None = field(
+        default=None,
+        metadata={"help": "Scale of the logits at the start: auto (calibrated) or a number. default auto, paper 1."},
+    )
+    lwal_learn_scale: bool | None = field(
+        default=None, metadata={"help": "Learn the scale of the logits. default true, paper false."}
+    )
+    lwal_eval_refresh: str | None = field(
+        default=None,
+        metadata={
+            "help": "Evaluation-mode class means before an evaluation or save during training: auto (models with "
+            "BatchNorm), no, evaluate (always), epoch (at the end of epochs), or at least this many steps apart. "
+            "default auto, paper auto."
+        },
+    )
+    lwal_eval_refresh_samples: int | None = field(
+        default=None, metadata={"help": "Rows per class of that refresh. default 50, paper 50."}
+    )
+    lwal_class_weights: str | None = field(
+        default=None,
+        metadata={"help": "Loss weight per class: balanced, or numbers separated by commas. default none."},
+    )
+
+    def __post_init__(self) -> None:
+        """Leave the metric of the best model open when the user did not choose it."""
+        self.metric_was_chosen = self.metric_for_best_model is not None
+        super().__post_init__()
+
+    def resolve_lwal(self) -> LwALSettings:
+        """Fill the fields that were left at None from the preset.
+
+        Raises:
+            ValueError: an unknown preset or value; the message says which and what is allowed.
+        """
+        return resolve(self)
+
+
+def resolve(args: TrainingArguments) -> LwALSettings:
+    """Settings of any training arguments; plain `TrainingArguments` mean the default preset."""
+
+    def given(name: str) -> Any:  # noqa: ANN401
+        return getattr(args, name, None)
+
+    name = given("lwal_preset")
+    values = preset(name) if name is not None else {}
+    method = given("label_method") or values.pop("label_method", None) or "lwal"
+    values.pop("label_method", None)
+    embedding_dim = values.pop("embedding_dim", None)
+    values |= {key: given(f"lwal_{key}") for key in CONFIG_FIELDS if given(f"lwal_{key}") is not None}
+    init = given("lwal_init")
+    if init not in (None, "class_means", "one_hot"):
+        raise ValueError(f"Unknown lwal_init {init!r}: choose class_means or one_hot.")
+    if method == "lwal" and init is not None:
+        values["initial_labels"] = init
+    return LwALSettings(
+        label_method=method,
+        config=values,
+        embedding_dim=embedding_dim,
+        init=init,
+        init_samples=_positive("lwal_init_samples", given("lwal_init_samples"), 16),
+        scale=_scale(given("lwal_scale")),
+        eval_refresh=_eval_refresh(given("lwal_eval_refresh")),
+        eval_refresh_samples=_positive("lwal_eval_refresh_samples", given("lwal_eval_refresh_samples"), 50),
+        class_weights=_class_weights(given("lwal_class_weights")),
+    )
+
+
+def _positive(name: str, value: int | None, default: int) -> int:
+    if value is not None and value < 1:
+        raise ValueError(f"{name} is {value}, but it must be at least 1.")
+    return default if value is None else value
+
+
+def _scale(value: str | float | None) -> float | None:
+    if value is None or value == "auto":
+        return None
+    try:
+        scale = float(value)
+    except ValueError:
+        raise ValueError(f"lwal_scale is {value!r}, but it must be auto or a positive number.") from None
+    if not 0.0 < scale < float("inf"):
+        raise ValueError(f"lwal_scale is {value!r}, but it must be auto or a positive number.")
+    return scale
+
+
+def _eval_refresh(value: str | int | None) -> str | int:
+    if value is None:
+        return "auto"
+    if str(value) in ("auto", "no", "evaluate", "epoch"):
+        return str(value)
+    if str(value).isdigit() and int(value) > 0:
+        return int(value)
+    raise ValueError(
+        f"lwal_eval_refresh is {value!r}, but it must be auto, no, evaluate, epoch or a positive number of steps."
+    )
+
+
+def _class_weights(value: str | list[float] | None) -> str | list[float] | None:
+    if value is None or value == "balanced":
+        return value
+    try:
+        numbers = value if isinstance(value, (list, tuple)) else json.loads(f"[{value.strip('[]')}]")
+        weights = [float(number) for number in numbers]
+    except (ValueError, TypeError):
+        raise ValueError(
+            f"lwal_class_weights is {value!r}, but it must be balanced or numbers separated by commas."
+        ) from None
+    if min(weights, default=0.0) <= 0.0:
+        raise ValueError(f"lwal_class_weights is {value!r}, but every weight must be above 0.")
+    return weights

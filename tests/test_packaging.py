@@ -1,0 +1,114 @@
+"""What the package promises as a whole: light to import, layered, complete when installed, documented as tested."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hf_lwal
+from hf_lwal.cli import build_parser
+
+PACKAGE = Path(hf_lwal.__file__).parent
+PROJECT = Path(__file__).parents[1]
+
+LAYERS = [
+    "errors",
+    "functional",
+    "distributed",
+    "labels",
+    "presets",
+    "label_table",
+    "label_table_file",
+    "configuration_lwal",
+    "heads",
+    "start",
+    "modeling_lwal",
+    "auto",
+    "objectives",
+    "training_args",
+    "callbacks",
+    "trainer",
+    "data",
+    "hierarchy",
+    "plots",
+    "comparison",
+    "quickstart",
+    "cli",
+]
+"""Lowest first. A new module gets its place here; it may import only what stands before it."""
+
+
+def test_the_import_is_light():
+    """Plotting, clustering and data libraries cost seconds that a server which only predicts should not pay."""
+    code = "import hf_lwal, sys; print(*{'matplotlib', 'scipy.cluster', 'datasets', 'sklearn'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def modules():
+    """Top-level name → files of the module or subpackage, without ``__init__`` of the package itself."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        inside = path.relative_to(PACKAGE)
+        if inside.parts != ("__init__.py",):
+            found.setdefault(inside.parts[0].removesuffix(".py"), []).append(path)
+    return found
+
+
+def imported(path):
+    """Top-level modules of the package that a file imports, wherever in the file (annotations apart)."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    typing_only = [
+        node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    ]
+    skipped = {inner for node in typing_only for inner in ast.walk(node)}
+    depth = len(path.relative_to(PACKAGE).parts)  # 1 for a file at the top: there ``.`` is the package
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ImportFrom) or node in skipped:
+            continue
+        if node.level == depth:
+            yield from [node.module.split(".")[0]] if node.module else [alias.name for alias in node.names]
+        elif node.module and node.module.startswith("hf_lwal"):
+            pytest.fail(f"{path.name}: absolute import of {node.module}; inside the package imports are relative")
+
+
+def test_every_module_has_its_layer():
+    assert set(modules()) <= set(LAYERS), "give the new module its place in LAYERS"
+
+
+def test_imports_go_downwards_only():
+    for name, files in modules().items():
+        for path in files:
+            upwards = {other for other in imported(path) if LAYERS.index(other) >= LAYERS.index(name)}
+            assert not upwards - ({name} if path.parent != PACKAGE else set()), f"{path.name} imports {upwards}"
+
+
+def test_the_layers_are_really_checked():
+    """A check that finds no import at all would pass for ever."""
+    assert "hierarchy" in set(imported(PACKAGE / "plots.py"))
+    assert "errors" in set(imported(PACKAGE / "data" / "sources.py"))
+
+
+def test_type_information_is_shipped():
+    assert (PACKAGE / "py.typed").exists()
+
+
+def shell_block(heading):
+    """The one-line command of a section of the README."""
+    text = (PROJECT / "README.md").read_text(encoding="utf-8")
+    return re.search(rf"^## {heading}$.*?^```bash\n(.*?)\n```$", text, re.MULTILINE | re.DOTALL).group(1)
+
+
+def test_ci_runs_the_commands_of_the_readme():
+    script = (PROJECT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    commands = shell_block("Test it").split(" && ")
+    checks = commands[commands.index("ruff check") :]
+    assert script[-len(checks) :] == checks
+
+
+def test_the_readmes_first_command_exists():
+    *_, command = shell_block("Try it").split(" && ")
+    assert build_parser().parse_args(command.split()[1:]).command == "quickstart"
