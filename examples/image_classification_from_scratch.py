@@ -47,6 +47,7 @@ def train(method, options, splits, names):
         lwal_preset=options.preset if method == "lwal" else None,
         max_steps=4 if options.smoke else options.steps,
         per_device_train_batch_size=32,
+        per_device_eval_batch_size=200,
         learning_rate=options.learning_rate,
         eval_strategy="steps",
         eval_steps=2 if options.smoke else options.steps // 5,
@@ -74,6 +75,8 @@ def main():
     parser.add_argument("--smoke", action="store_true")
     options = parser.parse_args()
     splits = load_embedded("fashion_mnist")
+    if options.smoke:
+        splits["test"] = splits["test"].select(range(100))
     names = splits["train"].features["label"].names
     curves = {
         method: train(method, options, splits.with_transform(to_pixels), names) for method in ("one_hot", "lwal")

@@ -21,7 +21,7 @@ from hypothesis import settings
 from toy import IMAGE_SIZE, VOCAB_SIZE, word_tokenizer
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
-torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else 2)
+torch.set_num_threads(1)  # tiny tensors gain nothing from a second, and lose much when another process is busy
 
 # The same examples at every run and place: a red test is a changed library, not a new draw.
 settings.register_profile("hf_lwal", deadline=None, derandomize=True, database=None, max_examples=40)

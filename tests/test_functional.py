@@ -91,11 +91,11 @@ def _reference_held_out(embeddings: Tensor, labels: Tensor, num_labels: int) -> 
     return distances
 
 
-def _reference_scale_losses(embeddings: Tensor, labels: Tensor, num_labels: int) -> dict[float, float]:
+def _reference_scale_losses(embeddings: Tensor, labels: Tensor, num_labels: int, power: int = 1) -> dict[float, float]:
     """Leave-one-out cross-entropy for every scale of the documented grid."""
     means = [embeddings[labels == c].mean(dim=0) for c in range(num_labels) if (labels == c).any()]
-    mean_distance = float(_reference_distances(embeddings, torch.stack(means)).mean())
-    held_out = _reference_held_out(embeddings, labels, num_labels)
+    mean_distance = float((_reference_distances(embeddings, torch.stack(means)) ** power).mean())
+    held_out = _reference_held_out(embeddings, labels, num_labels) ** power
     usable = labels.bincount(minlength=num_labels)[labels] > 1
     grid = [math.sqrt(2.0) ** k / mean_distance for k in range(-2, 20)]
     return {s: float(F.cross_entropy(-s * held_out[usable], labels[usable])) for s in grid}
@@ -499,8 +499,10 @@ def test_gradients_are_those_of_the_values(case: tuple[Tensor, int], seed: int) 
 # --- calibration -----------------------------------------------------------------------------------------------------
 
 
-@given(label_lists(min_size=4), SEEDS, st.sampled_from([0.05, 0.5, 3.0]))
-def test_calibrated_scale_has_the_least_leave_one_out_loss(case: tuple[Tensor, int], seed: int, noise: float) -> None:
+@given(label_lists(min_size=4), SEEDS, st.sampled_from([0.05, 0.5, 3.0]), st.sampled_from([1, 2]))
+def test_calibrated_scale_has_the_least_leave_one_out_loss(
+    case: tuple[Tensor, int], seed: int, noise: float, power: int
+) -> None:
     """A scale fitted to rows that are part of their own mean: far too large, and training starts overconfident."""
     labels, num_labels = case
     embeddings, _ = _clusters(seed, labels, num_labels, 4, noise)
@@ -510,10 +512,11 @@ def test_calibrated_scale_has_the_least_leave_one_out_loss(case: tuple[Tensor, i
     counts = labels.bincount()
     distances = pairwise_distances(embeddings, means, labels)
     if (counts == 1).all():
-        assert calibrated_scale(distances, labels, counts) == pytest.approx(1.0 / float(distances.mean()))
+        expected = 1.0 / float((distances**power).mean())
+        assert calibrated_scale(distances, labels, counts, power) == pytest.approx(expected)
         return
-    losses = _reference_scale_losses(embeddings, labels, len(counts))
-    scale = calibrated_scale(distances, labels, counts)
+    losses = _reference_scale_losses(embeddings, labels, len(counts), power)
+    scale = calibrated_scale(distances, labels, counts, power)
     nearest = min(losses, key=lambda candidate: abs(candidate - scale))
     assert scale == pytest.approx(nearest, rel=1e-6)  # it is on the grid
     assert losses[nearest] <= min(losses.values()) + 1e-9

@@ -15,28 +15,10 @@ PACKAGE = Path(hf_lwal.__file__).parent
 PROJECT = Path(__file__).parents[1]
 
 LAYERS = [
-    "errors",
-    "functional",
-    "distributed",
-    "labels",
-    "presets",
-    "label_table",
-    "label_table_file",
-    "configuration_lwal",
-    "heads",
-    "start",
-    "modeling_lwal",
-    "auto",
-    "objectives",
-    "training_args",
-    "callbacks",
-    "trainer",
-    "data",
-    "hierarchy",
-    "plots",
-    "comparison",
-    "quickstart",
-    "cli",
+    *("errors", "functional", "distributed", "labels", "presets", "label_table", "label_table_file"),
+    *("configuration_lwal", "heads", "start", "modeling_lwal", "auto"),
+    *("training_args", "settings", "objectives", "callbacks", "trainer"),
+    *("data", "hierarchy", "plots", "progress", "comparison", "quickstart", "cli"),
 ]
 """Lowest first. A new module gets its place here; it may import only what stands before it."""
 

@@ -1,11 +1,13 @@
 """The quickstart from the command line: what it prints, what it leaves behind, what it says about mistakes."""
 
+import contextlib
+import io
 import json
 import sys
 
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, load_dataset
 from PIL import Image
 from transformers import BertForSequenceClassification, ViTForImageClassification, ViTImageProcessor, set_seed
 
@@ -17,17 +19,18 @@ from hf_lwal.data import load_embedded
 NUM_LABELS = 4
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(tmp_path_factory):
     """Reading a folder of parquet files writes a cache; keep it out of the user's."""
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
-@pytest.fixture
-def text_folder(tmp_path):
+@pytest.fixture(scope="module")
+def text_folder(tmp_path_factory):
     """40 training and 20 test sentences, each with the keyword of its label among fillers."""
-    folder = tmp_path / "texts"
-    folder.mkdir()
+    folder = tmp_path_factory.mktemp("texts")
     for split, rows in (("train", 40), ("test", 20)):
         labels = [row % NUM_LABELS for row in range(rows)]
         texts = [f"word{row % 9} key{label} key{label} word{row % 5}" for row, label in enumerate(labels)]
@@ -36,12 +39,12 @@ def text_folder(tmp_path):
     return folder
 
 
-@pytest.fixture
-def bert_folder(tmp_path, tiny_config, tokenizer):
-    """A saved tiny BERT with its tokenizer."""
+@pytest.fixture(scope="module")
+def bert_folder(tmp_path_factory, tiny_config, tokenizer):
+    """A saved tiny BERT with its tokenizer; its head has another number of labels, as fine-tuned classifiers have."""
     set_seed(0)
-    folder = tmp_path / "bert"
-    BertForSequenceClassification(tiny_config("bert")).save_pretrained(folder)
+    folder = tmp_path_factory.mktemp("bert")
+    BertForSequenceClassification(tiny_config("bert", num_labels=7)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -49,15 +52,21 @@ def bert_folder(tmp_path, tiny_config, tokenizer):
 def command(dataset, model, output, *more):
     """Arguments of a short run."""
     flags = {"dataset": dataset, "model": model, "output-dir": output, "steps": 13, "batch-size": 8}
-    flags |= {"eval-samples": 16, "learning-rate": 1e-3}
+    flags |= {"eval-samples": 20, "learning-rate": 1e-3}
     return ["quickstart", *(f"--{name}={value}" for name, value in flags.items()), *more]
 
 
-def test_a_run_on_text_leaves_model_pictures_and_numbers(text_folder, bert_folder, tmp_path, capsys):
-    output = tmp_path / "out"
-    assert main(command(text_folder, bert_folder, output)) == 0
-    printed = capsys.readouterr().out
+@pytest.fixture(scope="module")
+def finished(text_folder, bert_folder, tmp_path_factory):
+    """The output folder and the printed text of one run."""
+    output, printed = tmp_path_factory.mktemp("finished") / "out", io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        assert main(command(text_folder, bert_folder, output)) == 0
+    return output, printed.getvalue()
 
+
+def test_a_run_leaves_model_pictures_and_numbers(finished):
+    output, printed = finished
     assert sorted(path.name for path in output.iterdir()) == ["curves.png", "dendrogram.png", "model", "results.json"]
     saved = {path.name for path in (output / "model").iterdir()}
     assert saved >= {"config.json", "model.safetensors", "label_table.json", "tokenizer.json"}
@@ -73,13 +82,12 @@ def test_a_run_on_text_leaves_model_pictures_and_numbers(text_folder, bert_folde
     assert "→ intent " in printed, "the reloaded model answered"
 
 
-def test_the_saved_model_is_the_one_that_was_measured(text_folder, bert_folder, tmp_path, tokenizer):
+def test_the_saved_model_is_the_one_that_was_measured(finished, text_folder, tokenizer):
     """A table lost on saving would leave a model that loads, answers, and is wrong."""
-    output = tmp_path / "out"
-    assert main(command(text_folder, bert_folder, output, "--eval-samples=20")) == 0
+    output, _ = finished
     model = AutoModelForLwALClassification.from_pretrained(output / "model").eval()
     assert model.config.id2label == {i: f"intent {i}" for i in range(NUM_LABELS)}
-    test = Dataset.from_parquet(str(text_folder / "test.parquet"), cache_dir=str(tmp_path / "cache"))
+    test = load_dataset(str(text_folder), split="test")
     with torch.no_grad():
         logits = model(**tokenizer(test["text"][:], padding=True, return_tensors="pt")).logits
     predicted = [model.config.id2label[int(row)] for row in logits.argmax(dim=1)]

@@ -223,9 +223,10 @@ def calibrated_scale(distances: Tensor, labels: Tensor, counts: Tensor, power: i
     Returns:
         The best of ``2^(k/2) / mean d^power`` for k = -2…19; ``1 / mean d^power`` when every class has one row.
     """
-    distances, counts = distances.double(), counts.to(distances.device)
+    labelled = labels != IGNORE_INDEX
+    distances, labels, counts = distances[labelled].double(), labels[labelled], counts.to(distances.device)
     mean = float(distances.pow(power).mean().clamp(min=SQUARED_DISTANCE_FLOOR))
-    usable = (labels != IGNORE_INDEX) & (counts[labels.clamp(min=0)] > 1)
+    usable = counts[labels] > 1
     if not bool(usable.any()):
         return 1.0 / mean
     held_out = leave_one_out(distances[usable], labels[usable], counts).pow(power)

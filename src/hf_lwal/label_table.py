@@ -117,7 +117,7 @@ class LabelTable(nn.Module):
             logits = -self.scale * pairwise_distances(embeddings.float(), vectors, labels)  # (B, C)
             if not self.mask_unseen:
                 return logits
-            floor = logits.detach().min(dim=1, keepdim=True).values - UNSEEN_MARGIN
+            floor = torch.where(self.seen, logits.detach(), torch.inf).amin(dim=1, keepdim=True) - UNSEEN_MARGIN
             return torch.where(self.seen | ~self.seen.any(), logits, floor)
 
     def distances(self) -> Tensor:

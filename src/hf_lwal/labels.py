@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from datasets import Dataset
 from torch import Tensor
 
 from .functional import IGNORE_INDEX
@@ -24,11 +25,10 @@ def label_column(dataset: Any) -> np.ndarray | None:  # noqa: ANN401
     Returns:
         (N,) array, or None.
     """
-    names = getattr(dataset, "column_names", None)
-    if not isinstance(names, list) or not hasattr(dataset, "with_format") or not hasattr(dataset, "__len__"):
+    if not isinstance(dataset, Dataset):
         return None
     for name in LABEL_COLUMNS:
-        if name in names:
+        if name in dataset.column_names:
             return np.asarray(dataset.with_format(None, columns=[name])[name][:])
     return None
 

@@ -328,6 +328,11 @@ class LwALPreTrainedModel(PreTrainedModel):
         """(C, D) float32 label vectors of the moment, as the next training step would use them."""
         return self.label_table.label_vectors if self.config.preset == "paper" else self.label_table.derived(self.head)
 
+    def bring_labels_up_to_date(self) -> None:
+        """Write ``label_vectors`` if training has changed what they derive from since they were written."""
+        if self._stale:
+            self.materialize()
+
     def labels_are_current(self) -> None:
         """Say that ``label_vectors`` were just written, so that leaving training mode must not overwrite them."""
         self._stale = False
@@ -342,8 +347,8 @@ class LwALPreTrainedModel(PreTrainedModel):
 
     def train(self, mode: bool = True) -> LwALPreTrainedModel:
         """Set the mode; leaving training mode brings ``label_vectors`` up to date."""
-        if self.training and not mode and self._stale:
-            self.materialize()
+        if self.training and not mode:
+            self.bring_labels_up_to_date()
         return super().train(mode)
 
     def get_input_embeddings(self) -> nn.Module:
@@ -360,8 +365,7 @@ class LwALPreTrainedModel(PreTrainedModel):
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
         """Save weights, configuration and ``label_table.json``; arguments as in transformers."""
-        if self._stale:
-            self.materialize()
+        self.bring_labels_up_to_date()
         super().save_pretrained(save_directory, *args, **kwargs)
         if kwargs.get("is_main_process", True):
             names, _ = matched_label_names(self.config.id2label, None)
@@ -416,8 +420,7 @@ class LwALPreTrainedModel(PreTrainedModel):
 
 
 def _materialize_before_saving(module: LwALPreTrainedModel, *_: Any) -> None:  # noqa: ANN401
-    if module._stale:
-        module.materialize()
+    module.bring_labels_up_to_date()
 
 
 def _forget_after_loading(module: LwALPreTrainedModel, _: Any) -> None:  # noqa: ANN401

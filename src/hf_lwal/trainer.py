@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset
 from transformers import EvalPrediction, Trainer, TrainingArguments
@@ -103,6 +104,7 @@ class LwALTrainer(Trainer):
         finally:
             if (model := self._lwal_model) is not None:
                 model.label_tracking = "forward"
+                model.bring_labels_up_to_date()
 
     def _prepared(self, model: nn.Module) -> nn.Module:
         model = self.objective.prepare_model(model)
@@ -274,7 +276,7 @@ class LwALTrainer(Trainer):
     def _rows_to_batches(self, per_class: int) -> list[Any]:
         """Collated batches of up to ``per_class`` training rows per class, the same on every rank."""
         dataset, collator = self.train_dataset, self.data_collator
-        if hasattr(dataset, "remove_columns"):  # a datasets.Dataset, without importing that library
+        if isinstance(dataset, Dataset):
             dataset = self._remove_unused_columns(dataset, description="training")
         else:
             collator = self._get_collator_with_removed_columns(collator, description="training")
