@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments, set_seed
 from toy import AUDIO_LENGTH, IMAGE_SIZE, separable_text
+from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments, set_seed
 
 from hf_lwal import AutoModelForLwALClassification, LwALConfig
 
@@ -217,12 +217,12 @@ def test_a_newer_format_is_refused_in_a_sentence(tiny_config, tmp_path):
     build(tiny_config, "bert").save_pretrained(tmp_path)
     path = tmp_path / "config.json"
     path.write_text(path.read_text().replace('"lwal_version": 1', '"lwal_version": 99'))
-    with pytest.raises(ValueError, match="lwal_version 99.*upgrade"):
+    with pytest.raises(ValueError, match=r"lwal_version 99.*upgrade"):
         AutoModelForLwALClassification.from_pretrained(tmp_path)
 
 
 def test_a_backbone_a_classifier_and_a_kept_head(tiny_config, tmp_path):
-    """The backbone's weights must arrive; a fine-tuned head must go unless it is asked for, even when its size fits."""
+    """The backbone's weights must arrive; a fine-tuned head must go unless asked for, even when its size fits."""
     set_seed(1)
     stock = AutoModelForSequenceClassification.from_config(tiny_config("bert", num_labels=LABELS)).eval()
     stock.save_pretrained(tmp_path)
@@ -280,15 +280,15 @@ def test_bad_input_to_from_config(tiny_config, change, call, sentence):
 def test_bad_input_to_from_pretrained(tiny_config, tmp_path):
     """A backbone says nothing about labels: the default of two must not be taken for the user's number."""
     AutoModelForSequenceClassification.from_config(tiny_config("bert")).base_model.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="number of labels is not known.*Pass num_labels"):
+    with pytest.raises(ValueError, match=r"number of labels is not known.*Pass num_labels"):
         AutoModelForLwALClassification.from_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="id2label names 2 labels"):
+    with pytest.raises(ValueError, match=r"id2label names 2 labels"):
         AutoModelForLwALClassification.from_pretrained(tmp_path, num_labels=3, id2label={0: "a", 1: "b"})
-    with pytest.raises(ValueError, match="repeats 'a'"):
+    with pytest.raises(ValueError, match=r"repeats 'a'"):
         AutoModelForLwALClassification.from_pretrained(tmp_path, id2label={0: "a", 1: "a"})
-    with pytest.raises(ValueError, match="keep_head=True needs a fine-tuned classifier"):
+    with pytest.raises(ValueError, match=r"keep_head=True needs a fine-tuned classifier"):
         AutoModelForLwALClassification.from_pretrained(tmp_path, num_labels=3, keep_head=True)
-    with pytest.raises(ValueError, match="Unknown preset 'nice'"):
+    with pytest.raises(ValueError, match=r"Unknown preset 'nice'"):
         LwALConfig(preset="nice")
 
 
@@ -323,7 +323,12 @@ def test_the_plain_trainer_learns(tiny_config, tmp_path):
     start = model.label_table.label_vectors.clone()
     weight = model.head_module.weight.detach().clone()
     arguments = TrainingArguments(
-        tmp_path, per_device_train_batch_size=16, num_train_epochs=4, learning_rate=2e-3, report_to="none", disable_tqdm=True
+        tmp_path,
+        per_device_train_batch_size=16,
+        num_train_epochs=4,
+        learning_rate=2e-3,
+        report_to="none",
+        disable_tqdm=True,
     )
     test = separable_text(LABELS, 200, 1)
     trainer = Trainer(model=model, args=arguments, train_dataset=separable_text(LABELS, 320, 0))
@@ -343,7 +348,9 @@ def test_ignored_rows_change_nothing(tiny_config):
         labels = torch.tensor([0, 1, 2, 3, 4] + [-100] * extra)
         loss = model(**inputs, labels=labels).loss
         loss.backward()
-        results.append((loss, model.head_module.weight.grad, model.label_table.class_features, model.label_table.counts))
+        results.append(
+            (loss, model.head_module.weight.grad, model.label_table.class_features, model.label_table.counts)
+        )
     for one, other in zip(*results, strict=True):
         assert torch.allclose(one, other, atol=1e-5)
 
@@ -383,7 +390,9 @@ def test_initialize_labels_leaves_no_trace_but_the_table(tiny_config):
         assert torch.equal(torch.rand(3), expected)
         assert model.training
         changed = {key for key, value in model.state_dict().items() if not torch.equal(value, before[key])}
-        assert changed == {f"classifier.{part}" for part in ("label_vectors", "class_features", "counts", "log_scale_bias")}
+        assert changed == {
+            f"classifier.{part}" for part in ("label_vectors", "class_features", "counts", "log_scale_bias")
+        }
         assert model.label_table.counts.tolist() == [8] * LABELS
         means = torch.stack([samples.values[samples.labels == c].mean(0) for c in range(LABELS)])
         assert torch.allclose(model.label_table.class_features, means, atol=1e-5)
@@ -419,7 +428,7 @@ def test_old_files_stay_where_they_are_when_the_table_cannot_be_written(tiny_con
         raise OSError("disk full")
 
     monkeypatch.setattr("hf_lwal.label_table_file.os.replace", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(OSError, match=r"disk full"):
         model.save_pretrained(tmp_path)
     assert Path(tmp_path / "label_table.json").read_text() == old
     assert not list(tmp_path.glob(".label_table*"))

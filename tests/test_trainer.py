@@ -64,16 +64,18 @@ def test_every_method_learns(tiny_config, tmp_path, method):
     }[method]
     model = stock(tiny_config) if method.startswith("one_hot") else lwal(tiny_config)
     before = {key: value.clone() for key, value in model.state_dict().items() if key.startswith(("bert", "encoder"))}
-    trainer = LwALTrainer(
-        model, arguments(tmp_path, max_steps=80, **options), train_dataset=TRAIN, eval_dataset=TEST
-    )
+    trainer = LwALTrainer(model, arguments(tmp_path, max_steps=80, **options), train_dataset=TRAIN, eval_dataset=TEST)
     if method != "one_hot*":
         assert trainer.evaluate()["eval_accuracy"] < 0.6
     trainer.train()
     metrics = trainer.evaluate()
     assert metrics["eval_accuracy"] > 0.95
     assert metrics["eval_f1_macro"] > 0.95
-    moved = [key for key, value in trainer.model.state_dict().items() if key in before and not torch.equal(value, before[key])]
+    moved = [
+        key
+        for key, value in trainer.model.state_dict().items()
+        if key in before and not torch.equal(value, before[key])
+    ]
     assert len(moved) > 10
     assert trainer.predict(TEST).predictions.shape == (200, LABELS)
     if method in ("lwal", "paper"):
@@ -89,7 +91,11 @@ def test_accumulation_changes_nothing(tiny_config, tmp_path, micro, accumulation
     """Stock BERT multiplies gradients by the accumulation steps; class means must not depend on the split either."""
     results = []
     for batch, steps in ((micro * accumulation, 1), (micro, accumulation)):
-        options = {} if method == "lwal" else {"label_method": "one_hot", "lwal_init": "class_means" if "*" in method else None}
+        options = (
+            {}
+            if method == "lwal"
+            else {"label_method": "one_hot", "lwal_init": "class_means" if "*" in method else None}
+        )
         model = lwal(tiny_config) if method == "lwal" else stock(tiny_config)
         args = arguments(
             tmp_path,
@@ -182,7 +188,9 @@ def test_paper_preset_is_algorithm_1(tiny_config, tmp_path, every, warmup, weigh
 def test_running_means_and_reanchoring(tiny_config, tmp_path):
     """Class means follow their formula; with the offset re-anchored a refresh alone moves no label vector."""
     model = lwal(tiny_config)
-    trainer = LwALTrainer(model, arguments(tmp_path, max_steps=1, learning_rate=0.0, lwal_memory=7), train_dataset=TRAIN)
+    trainer = LwALTrainer(
+        model, arguments(tmp_path, max_steps=1, learning_rate=0.0, lwal_memory=7), train_dataset=TRAIN
+    )
     kept = {}
     start = trainer.start_labels
 
@@ -224,7 +232,12 @@ def test_refresh_every_and_warmup(tiny_config, tmp_path):
 def test_plain_training_arguments_stock_model_and_default_metrics(tiny_config, tmp_path):
     """Two changed names: a stock model and plain TrainingArguments must do the default preset."""
     args = TrainingArguments(
-        str(tmp_path), per_device_train_batch_size=16, max_steps=10, report_to="none", disable_tqdm=True, save_strategy="no"
+        str(tmp_path),
+        per_device_train_batch_size=16,
+        max_steps=10,
+        report_to="none",
+        disable_tqdm=True,
+        save_strategy="no",
     )
     trainer = LwALTrainer(stock(tiny_config), args, train_dataset=TRAIN, eval_dataset=TEST)
     assert type(trainer.model).__name__ == "LwALForSequenceClassification"
@@ -261,12 +274,20 @@ def test_logs_reach_tensorboard(tiny_config, tmp_path):
     LwALTrainer(lwal(tiny_config), args, train_dataset=TRAIN).train()
     folder = next(path.parent for path in tmp_path.rglob("events.out.*"))
     events = EventAccumulator(str(folder)).Reload()
-    assert {"train/label_scale", "train/pull_loss", "train/classes_seen", "train/label_drift"} <= set(events.Tags()["scalars"])
+    assert {"train/label_scale", "train/pull_loss", "train/classes_seen", "train/label_drift"} <= set(
+        events.Tags()["scalars"]
+    )
 
 
 def test_resume_is_exact(tiny_config, tmp_path):
     """State outside the checkpoint (pending sums, steps, scale) would make a resumed run another run."""
-    options = {"max_steps": 9, "save_strategy": "steps", "save_steps": 1, "lwal_refresh_every": 2, "save_total_limit": None}
+    options = {
+        "max_steps": 9,
+        "save_strategy": "steps",
+        "save_steps": 1,
+        "lwal_refresh_every": 2,
+        "save_total_limit": None,
+    }
     whole = LwALTrainer(lwal(tiny_config), arguments(tmp_path / "whole", **options), train_dataset=TRAIN)
     whole.train()
     expected = whole.model.state_dict()
@@ -280,7 +301,13 @@ def test_resume_is_exact(tiny_config, tmp_path):
 def test_load_best_model_at_end_follows_accuracy(tiny_config, tmp_path):
     """eval_loss moves with the label vectors: the best model is the most accurate, and its table comes with it."""
     args = arguments(
-        tmp_path, max_steps=24, eval_strategy="steps", eval_steps=8, save_strategy="steps", save_steps=8, load_best_model_at_end=True
+        tmp_path,
+        max_steps=24,
+        eval_strategy="steps",
+        eval_steps=8,
+        save_strategy="steps",
+        save_steps=8,
+        load_best_model_at_end=True,
     )
     trainer = LwALTrainer(lwal(tiny_config), args, train_dataset=TRAIN, eval_dataset=TEST)
     assert (args.metric_for_best_model, args.greater_is_better) == ("accuracy", True)
@@ -290,7 +317,13 @@ def test_load_best_model_at_end_follows_accuracy(tiny_config, tmp_path):
         assert torch.equal(value, best.label_table.state_dict()[key])
     logged = {log["step"]: log["eval_accuracy"] for log in trainer.state.log_history if "eval_accuracy" in log}
     assert trainer.evaluate()["eval_accuracy"] == max(logged.values()) == trainer.state.best_metric
-    chosen = arguments(tmp_path, load_best_model_at_end=True, metric_for_best_model="loss", save_strategy="steps", eval_strategy="steps")
+    chosen = arguments(
+        tmp_path,
+        load_best_model_at_end=True,
+        metric_for_best_model="loss",
+        save_strategy="steps",
+        eval_strategy="steps",
+    )
     LwALTrainer(lwal(tiny_config), chosen, train_dataset=TRAIN, eval_dataset=TEST)
     assert chosen.metric_for_best_model == "loss"
 
@@ -299,7 +332,13 @@ def test_a_checkpoint_evaluates_as_the_trainer_did(tiny_config, tmp_path):
     """What is saved must predict as what was evaluated, with BatchNorm's evaluation-mode label vectors too."""
     data, test = separable_images(LABELS, 200, 0), separable_images(LABELS, 100, 1)
     args = arguments(
-        tmp_path, max_steps=8, eval_strategy="steps", eval_steps=4, save_strategy="steps", save_steps=4, learning_rate=5e-3
+        tmp_path,
+        max_steps=8,
+        eval_strategy="steps",
+        eval_steps=4,
+        save_strategy="steps",
+        save_steps=4,
+        learning_rate=5e-3,
     )
     trainer = LwALTrainer(lwal(tiny_config, "resnet"), args, train_dataset=data, eval_dataset=test)
     trainer.train()
@@ -316,7 +355,9 @@ def test_evaluation_frequency_does_not_change_training(tiny_config, tmp_path):
     states = []
     for eval_steps in (2, 6):
         args = arguments(tmp_path, max_steps=6, eval_strategy="steps", eval_steps=eval_steps)
-        trainer = LwALTrainer(lwal(tiny_config, "resnet"), args, train_dataset=data, eval_dataset=data.select(range(20)))
+        trainer = LwALTrainer(
+            lwal(tiny_config, "resnet"), args, train_dataset=data, eval_dataset=data.select(range(20))
+        )
         trainer.train()
         states.append(trainer.model.state_dict())
     assert all(torch.equal(value, states[1][key]) for key, value in states[0].items())
@@ -441,12 +482,14 @@ def test_string_labels(tiny_config, tmp_path):
     """Names instead of ids are mapped through label2id; a name it does not know is an error that says so."""
     model = lwal(tiny_config)
     model.config.id2label = dict(enumerate(["a", "b", "c", "d", "e"]))
-    names = TRAIN.map(lambda row: {"name": "abcde"[row["labels"]]}, remove_columns="labels").rename_column("name", "label")
+    names = TRAIN.map(lambda row: {"name": "abcde"[row["labels"]]}, remove_columns="labels").rename_column(
+        "name", "label"
+    )
     trainer = LwALTrainer(model, arguments(tmp_path, max_steps=40), train_dataset=names, eval_dataset=TEST)
     trainer.train()
     assert trainer.evaluate()["eval_accuracy"] > 0.9
     wrong = names.map(lambda row, i: {"label": "z" if i == 7 else row["label"]}, with_indices=True)
-    with pytest.raises(ValueError, match="Label 'z' in row 7 is not in the model's label2id, which knows 'a', 'b'"):
+    with pytest.raises(ValueError, match=r"Label 'z' in row 7 is not in the model's label2id, which knows 'a', 'b'"):
         LwALTrainer(model, arguments(tmp_path), train_dataset=wrong).train()
 
 
@@ -458,12 +501,12 @@ def test_bad_labels_are_named(tiny_config, tmp_path):
     with pytest.raises(ValueError, match=r"Label 9 in row \d+ of a batch is outside 0…4"):
         LwALTrainer(lwal(tiny_config), arguments(tmp_path), train_dataset=list(bad)).train()
     negative = TEST.map(lambda row: {"labels": -1})
-    with pytest.raises(ValueError, match="Label -1 in row 0 of a batch.*remove the label column"):
+    with pytest.raises(ValueError, match=r"Label -1 in row 0 of a batch.*remove the label column"):
         LwALTrainer(lwal(tiny_config), arguments(tmp_path), eval_dataset=negative).evaluate()
     soft = TRAIN.map(lambda row: {"labels": [0.5, 0.5, 0.0, 0.0, 0.0]})
-    with pytest.raises(ValueError, match="one class id"):
+    with pytest.raises(ValueError, match=r"one class id"):
         LwALTrainer(lwal(tiny_config), arguments(tmp_path), train_dataset=soft).train()
-    with pytest.raises(ValueError, match="needs labels, but"):
+    with pytest.raises(ValueError, match=r"needs labels, but"):
         LwALTrainer(lwal(tiny_config), arguments(tmp_path), train_dataset=TRAIN.remove_columns("labels")).train()
 
 
@@ -493,9 +536,9 @@ def test_a_trained_table_is_never_discarded(tiny_config, tmp_path):
     """Another preset or one-hot training on a trained LwAL model would silently throw its table away."""
     model = lwal(tiny_config)
     LwALTrainer(model, arguments(tmp_path, max_steps=3), train_dataset=TRAIN).train()
-    with pytest.raises(ValueError, match="label table was trained with .*preset='default'.*preset='paper'"):
+    with pytest.raises(ValueError, match=r"label table was trained with .*preset='default'.*preset='paper'"):
         LwALTrainer(model, arguments(tmp_path, lwal_preset="paper"), train_dataset=TRAIN)
-    with pytest.raises(ValueError, match="one-hot training would discard"):
+    with pytest.raises(ValueError, match=r"one-hot training would discard"):
         LwALTrainer(model, arguments(tmp_path, label_method="one_hot"), train_dataset=TRAIN)
     fresh = LwALTrainer(lwal(tiny_config), arguments(tmp_path, label_method="one_hot"), train_dataset=TRAIN)
     assert type(fresh.model).__name__ == "BertForSequenceClassification"
@@ -529,7 +572,7 @@ def test_non_finite_embeddings_stop_with_a_remedy(tiny_config, tmp_path):
     means = model.label_table.class_features.clone()
     with torch.no_grad():
         model.encoder.bert.embeddings.word_embeddings.weight.fill_(float("nan"))
-    with pytest.raises(FloatingPointError, match="last 4 batches contain NaN or infinity: lower the learning rate"):
+    with pytest.raises(FloatingPointError, match=r"last 4 batches contain NaN or infinity: lower the learning rate"):
         trainer.train()
     assert torch.equal(model.label_table.class_features, means)
 

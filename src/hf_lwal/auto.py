@@ -54,8 +54,8 @@ class AutoModelForLwALClassification:
         task: str | None = None,
         config: PreTrainedConfig | str | os.PathLike[str] | None = None,
         keep_head: bool = False,
-        **kwargs: Any,  # noqa: ANN401
-    ) -> LwALPreTrainedModel:
+        **kwargs: Any,
+    ) -> Any:
         """Load an LwAL checkpoint with its label table, or start one from a backbone or fine-tuned classifier.
 
         Args:
@@ -101,7 +101,7 @@ class AutoModelForLwALClassification:
         *,
         embedding_dim: int | str | None = None,
         task: str | None = None,
-        **kwargs: Any,  # noqa: ANN401
+        **kwargs: Any,
     ) -> LwALPreTrainedModel:
         """Build a model with random weights.
 
@@ -137,7 +137,9 @@ class AutoModelForLwALClassification:
                 f"{type(model).__name__} has no single linear head to replace: load it with "
                 "AutoModelForLwALClassification.from_pretrained instead."
             )
-        logger.info("The head of %s is replaced by one with %d outputs.", type(model).__name__, settings["embedding_dim"])
+        logger.info(
+            "The head of %s is replaced by one with %d outputs.", type(model).__name__, settings["embedding_dim"]
+        )
         replace_head(model, Head(settings["head_name"], settings["in_features"]), settings["embedding_dim"])
         return wrap(model, settings).to(model.device).train(training)
 
@@ -202,7 +204,9 @@ def refuse_other_problems(config: PreTrainedConfig) -> None:
 
 
 def _native_config(
-    name: str | os.PathLike[str], config: Any, kwargs: dict[str, Any]  # noqa: ANN401
+    name: str | os.PathLike[str],
+    config: Any,
+    kwargs: dict[str, Any],
 ) -> tuple[PreTrainedConfig, tuple[dict[int, str] | None, int | None]]:
     """Configuration of the checkpoint, and the labels asked for as (id2label, num_labels), popped from ``kwargs``."""
     num_labels = kwargs.pop("num_labels", None)
@@ -272,7 +276,9 @@ def resolved_embedding_dim(embedding_dim: int | str | None, num_labels: int, hea
     text = str(embedding_dim)
     factor, number = (num_labels, text[:-1]) if text.endswith("x") else (1, text)
     if not number.isdigit():
-        raise ValueError(f"embedding_dim is {embedding_dim!r}, but it must be a whole number or a multiple like '10x'.")
+        raise ValueError(
+            f"embedding_dim is {embedding_dim!r}, but it must be a whole number or a multiple like '10x'."
+        )
     dim = int(number) * factor
     if dim < 2:
         raise ValueError(f"embedding_dim is {embedding_dim!r}, but label vectors need at least 2 dimensions.")
@@ -290,12 +296,16 @@ def _renew_head(
     loaded = f"{head_name}.weight" not in not_loaded
     if keep_head:
         if not loaded:
-            raise ValueError(f"keep_head=True needs a fine-tuned classifier, but {name} has no weights for {head_name}.")
+            raise ValueError(
+                f"keep_head=True needs a fine-tuned classifier, but {name} has no weights for {head_name}."
+            )
         return
     if loaded:
         replace_head(encoder, Head(head_name, settings["in_features"]), settings["embedding_dim"])
     if loaded or info["mismatched_keys"]:
-        logger.info("The fine-tuned head of %s is replaced by a fresh one with %d outputs.", name, settings["embedding_dim"])
+        logger.info(
+            "The fine-tuned head of %s is replaced by a fresh one with %d outputs.", name, settings["embedding_dim"]
+        )
 
 
 def _load_lwal(
@@ -304,12 +314,16 @@ def _load_lwal(
     labels: tuple[dict[int, str] | None, int | None],
     embedding_dim: int | str | None,
     kwargs: dict[str, Any],
-) -> LwALPreTrainedModel:
+) -> Any:
     """Load an LwAL checkpoint; the labels asked for must be its own, in any spelling of the same names."""
     id2label, num_labels = labels
-    if embedding_dim is not None and resolved_embedding_dim(embedding_dim, config.num_labels, None) != config.embedding_dim:
+    if (
+        embedding_dim is not None
+        and resolved_embedding_dim(embedding_dim, config.num_labels, None) != config.embedding_dim
+    ):
         raise ValueError(
-            f"{name} has label vectors of dimension {config.embedding_dim}, not {embedding_dim}: leave embedding_dim out."
+            f"{name} has label vectors of dimension {config.embedding_dim}, not {embedding_dim}: leave embedding_dim "
+            "out."
         )
     config = copy.deepcopy(config)
     if id2label is not None:

@@ -23,13 +23,21 @@ class CentroidRefreshCallback(TrainerCallback):
         self.trainer = trainer
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any  # noqa: ANN401
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
     ) -> None:
         """Run the start pass unless training resumes or the table is filled."""
         self.trainer.start_labels()
 
     def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any  # noqa: ANN401
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
     ) -> None:
         """Commit the step's class sums, then refresh for an evaluation or save that follows."""
         self.trainer.commit_step()
@@ -37,7 +45,11 @@ class CentroidRefreshCallback(TrainerCallback):
             self.trainer.refresh_for_evaluation(epoch_end=False)
 
     def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any  # noqa: ANN401
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
     ) -> None:
         """Refresh for the evaluation or save at the end of an epoch."""
         if control.should_evaluate or control.should_save:

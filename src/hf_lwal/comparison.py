@@ -117,14 +117,14 @@ def load_task(
     )
 
 
-def load_processing_class(model_path: str, kind: str) -> Any:  # noqa: ANN401
+def load_processing_class(model_path: str, kind: str) -> Any:
     """Load the tokenizer or image processor that belongs to a model."""
     from transformers import AutoImageProcessor, AutoTokenizer
 
     return load_part(AutoTokenizer if kind == "text" else AutoImageProcessor, model_path)
 
 
-def load_part(loader: Any, model_path: str, **keywords: Any) -> Any:  # noqa: ANN401
+def load_part(loader: Any, model_path: str, **keywords: Any) -> Any:
     """Call ``loader.from_pretrained``; a name that cannot be loaded is the user's to put right."""
     try:
         with quiet():
@@ -151,17 +151,17 @@ def quiet() -> Iterator[None]:
         logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
-def tokenize(rows: Dataset, column: str, tokenizer: Any, max_length: int) -> Dataset:  # noqa: ANN401
+def tokenize(rows: Dataset, column: str, tokenizer: Any, max_length: int) -> Dataset:
     """Return rows of token ids with their label."""
 
-    def encode(batch: Mapping[str, list[str]]) -> Any:  # noqa: ANN401
+    def encode(batch: Mapping[str, list[str]]) -> Any:
         return tokenizer(batch[column], truncation=True, max_length=max_length)
 
     other = [name for name in rows.column_names if name != "label"]
     return rows.map(encode, batched=True, remove_columns=other, desc="Tokenizing")
 
 
-def attach_images(rows: Dataset, column: str, processor: Any, _: int) -> Dataset:  # noqa: ANN401
+def attach_images(rows: Dataset, column: str, processor: Any, _: int) -> Dataset:
     """Return rows whose images become pixel values when they are read."""
 
     def encode(batch: Mapping[str, list[Any]]) -> dict[str, Any]:

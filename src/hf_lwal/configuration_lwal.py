@@ -18,10 +18,10 @@ EXTRA_OUTPUTS = ("embeddings", "features", "hidden_states", "attentions", "past_
 def _forwarded(name: str) -> property:
     """Property that reads and writes ``encoder_config``: tokenizer alignment and scripts set these on the model."""
 
-    def read(self: LwALConfig) -> Any:  # noqa: ANN401
+    def read(self: LwALConfig) -> Any:
         return getattr(self._encoder(name), name)
 
-    def write(self: LwALConfig, value: Any) -> None:  # noqa: ANN401
+    def write(self: LwALConfig, value: Any) -> None:
         encoder = self.__dict__.get("encoder_config")
         if isinstance(encoder, PreTrainedConfig):
             setattr(encoder, name, value)
@@ -56,7 +56,9 @@ class LwALConfig(PreTrainedConfig):
     model_type = "lwal"
     sub_configs_defaults = {"encoder_config": SubConfigSpec(AutoConfig, model_type="bert")}  # noqa: RUF012
 
-    encoder_config: dict[str, Any] | PreTrainedConfig | None = None
+    id2label: dict[int, str] | dict[str, str] | None = None
+    label2id: dict[str, int] | dict[str, str] | None = None
+    encoder_config: Any = None
     task: Literal["text", "image", "audio"] = "text"
     embedding_dim: int = 128
     head_name: str | None = None
@@ -80,7 +82,7 @@ class LwALConfig(PreTrainedConfig):
     hidden_size = _forwarded("hidden_size")
     problem_type = _forwarded("problem_type")
 
-    def __post_init__(self, **kwargs: Any) -> None:  # noqa: ANN401
+    def __post_init__(self, **kwargs: Any) -> None:
         """Check the values and bring both label dictionaries and the encoder's output size in line."""
         if self.lwal_version > FORMAT_VERSION:
             raise ValueError(
@@ -92,7 +94,7 @@ class LwALConfig(PreTrainedConfig):
             kwargs.setdefault("attn_implementation", self.encoder_config._attn_implementation)
             kwargs.setdefault("experts_implementation", self.encoder_config._experts_implementation)
         super().__post_init__(**kwargs)
-        self.label2id = {name: index for index, name in self.id2label.items()}
+        self.label2id = {name: index for index, name in self.label_names.items()}
         self.validate_lwal()
         self.encoder_config.num_labels = self.embedding_dim
 
@@ -120,6 +122,11 @@ class LwALConfig(PreTrainedConfig):
                 f"One-hot label vectors of {self.num_labels} labels do not fit in embedding_dim {self.embedding_dim}: "
                 "use at least as many dimensions as labels."
             )
+
+    @property
+    def label_names(self) -> dict[int, str]:
+        """Id to name of the labels, in order, whatever form a script left ``id2label`` in."""
+        return matched_label_names(self.id2label, None)[0] or {}
 
     @property
     def keys_to_ignore_at_inference(self) -> list[str]:

@@ -27,13 +27,13 @@ class _AllReduceSum(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor) -> Tensor:  # noqa: ANN401
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
         total = tensor.clone()
         dist.all_reduce(total)
         return total
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:  # noqa: ANN401
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         total = gradients[0].contiguous().clone()
         dist.all_reduce(total)
         return total

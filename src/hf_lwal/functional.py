@@ -47,7 +47,9 @@ def class_sums(embeddings: Tensor, labels: Tensor, num_labels: int) -> tuple[Ten
     return sums[:num_labels], counts[:num_labels]
 
 
-def refreshed_label_vectors(means: Tensor, counts: Tensor, sums: Tensor, batch_counts: Tensor, memory: float) -> Tensor:
+def refreshed_label_vectors(
+    means: Tensor, counts: Tensor, sums: Tensor, batch_counts: Tensor, memory: float
+) -> Tensor:
     """Merge new class sums into the class means: Algorithm 1, the label update.
 
     Each class mean becomes ``(rho * mean + sum) / (rho + batch_count)`` with ``rho = min(count, memory)``; with
@@ -88,9 +90,7 @@ def pairwise_distances(embeddings: Tensor, label_vectors: Tensor, labels: Tensor
     embeddings, label_vectors = at_least_float32(embeddings), at_least_float32(label_vectors)
     centre = label_vectors.detach().mean(dim=0)  # distances do not depend on the centre, so no gradient is lost
     rows, columns = embeddings - centre, label_vectors - centre  # (B, D), (C, D)
-    squared = (
-        rows.square().sum(dim=1, keepdim=True) - 2.0 * (rows @ columns.T) + columns.square().sum(dim=1)
-    )  # (B, C)
+    squared = rows.square().sum(dim=1, keepdim=True) - 2.0 * (rows @ columns.T) + columns.square().sum(dim=1)  # (B, C)
     if labels is not None:
         own = labels.clamp(min=0)
         own_squared = (embeddings - label_vectors[own]).square().sum(dim=1, keepdim=True)  # (B, 1)

@@ -84,23 +84,22 @@ def features_for_logits(encoder: nn.Module, head_name: str) -> Iterator[nn.Modul
             head.forward = replaced
 
 
-def _identity(inputs: Tensor, *args: Any, **kwargs: Any) -> Tensor:  # noqa: ANN401
+def _identity(inputs: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return inputs
 
 
-def replace_head(encoder: PreTrainedModel, head: Head, outputs: int) -> nn.Linear:
+def replace_head(encoder: PreTrainedModel, head: Head, outputs: int) -> None:
     """Give ``encoder`` a fresh last layer with ``outputs`` outputs, initialised as the architecture does it.
+
+    It lies on the device and has the dtype of the old one.
 
     Args:
         encoder: stock classifier, changed in place together with its configuration.
         head: from `find_head`.
         outputs: new number of outputs.
-
-    Returns:
-        The new layer, on the device and in the dtype of the old one.
     """
-    old = encoder.get_submodule(head.name)
-    new = nn.Linear(head.in_features, outputs, bias=old.bias is not None, device=old.weight.device)
+    old: Any = encoder.get_submodule(head.name)
+    new: Any = nn.Linear(head.in_features, outputs, bias=old.bias is not None, device=old.weight.device)
     with torch.no_grad():
         encoder._init_weights(new)
     new = new.to(old.weight.dtype)
@@ -110,4 +109,3 @@ def replace_head(encoder: PreTrainedModel, head: Head, outputs: int) -> nn.Linea
     encoder.config.num_labels = outputs
     if hasattr(encoder, "num_labels"):
         encoder.num_labels = outputs
-    return new

@@ -66,14 +66,15 @@ class LabelTable(nn.Module):
         super().__init__()
         self.initial_label_norm = initial_label_norm
         self.mask_unseen = mask_unseen
-        float32 = {"dtype": torch.float32}
-        self.register_buffer("label_vectors", torch.zeros(num_labels, embedding_dim, **float32))
-        self.register_buffer("class_features", torch.zeros(num_labels, mean_dim, **float32))
-        self.register_buffer("pending_sums", torch.zeros(num_labels, mean_dim + 1, **float32))
+        vectors = torch.zeros(num_labels, embedding_dim, dtype=torch.float32)
+        means = torch.zeros(num_labels, mean_dim, dtype=torch.float32)
+        self.register_buffer("label_vectors", vectors)
+        self.register_buffer("class_features", means)
+        self.register_buffer("pending_sums", torch.zeros(num_labels, mean_dim + 1, dtype=torch.float32))
         self.register_buffer("counts", torch.zeros(num_labels, dtype=torch.int64))
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("log_scale_bias", torch.zeros(1, **float32))
-        self.register_buffer("offset_bias", torch.zeros(num_labels, embedding_dim, **float32))
+        self.register_buffer("log_scale_bias", torch.zeros(1, dtype=torch.float32))
+        self.register_buffer("offset_bias", torch.zeros_like(vectors))
         self.set_learned(offset=offset, learn_scale=learn_scale)
         self.reset()
 
@@ -99,9 +100,7 @@ class LabelTable(nn.Module):
 
     # -- what predicts ------------------------------------------------------------------------------------------
 
-    def forward(
-        self, embeddings: Tensor, label_vectors: Tensor | None = None, labels: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, embeddings: Tensor, label_vectors: Tensor | None = None, labels: Tensor | None = None) -> Tensor:
         """Logits ``-scale * |z - y_c|``, Eq. (2), in float32.
 
         Args:
@@ -295,4 +294,5 @@ class LabelTable(nn.Module):
             moved = fn(tensor)
             return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
 
-        return super()._apply(keep_dtype, recurse)
+        super()._apply(keep_dtype, recurse)  # type: ignore[no-untyped-call]
+        return self

@@ -16,7 +16,7 @@ from .functional import IGNORE_INDEX
 LABEL_COLUMNS = ("labels", "label", "label_ids")
 
 
-def label_column(dataset: Any) -> np.ndarray | None:  # noqa: ANN401
+def label_column(dataset: Any) -> np.ndarray | None:
     """Labels of a map-style data set as an array, without running its transforms.
 
     Args:
@@ -53,7 +53,7 @@ def check_labels(labels: np.ndarray, names: Mapping[int, str]) -> None:
         raise ValueError(out_of_range(int(labels[bad[0]]), f"row {bad[0]}", len(names)))
 
 
-def unknown_name(label: Any, where: str, names: Mapping[int, str]) -> str:  # noqa: ANN401
+def unknown_name(label: Any, where: str, names: Mapping[int, str]) -> str:
     """Sentence for a label name that the model does not know."""
     known = ", ".join(map(repr, list(names.values())[:10])) + (", …" if len(names) > 10 else "")
     return (
@@ -93,7 +93,7 @@ class CheckedCollator:
         self.collator = collator
         self.names = names
 
-    def __call__(self, features: Sequence[Any]) -> Any:  # noqa: ANN401
+    def __call__(self, features: Sequence[Any]) -> Any:
         """Collate ``features``; ValueError names the label and the row of the batch that does not fit."""
         batch = self.collator([self._with_ids(feature, row) for row, feature in enumerate(features)])
         labels = batch.get("labels") if isinstance(batch, Mapping) else None
@@ -101,13 +101,13 @@ class CheckedCollator:
             self._check(labels)
         return batch
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+    def __getattr__(self, name: str) -> Any:
         # The trainer looks for the tokenizer of the collator it was given.
         if name in ("collator", "names"):
             raise AttributeError(name)
         return getattr(self.collator, name)
 
-    def _with_ids(self, feature: Any, row: int) -> Any:  # noqa: ANN401
+    def _with_ids(self, feature: Any, row: int) -> Any:
         if not isinstance(feature, Mapping):
             return feature
         for column in LABEL_COLUMNS:
@@ -171,7 +171,7 @@ def first_rows(dataset: Iterable[Any], per_class: int, num_labels: int) -> list[
     return list(_balanced(itertools.islice(iter(dataset), scan_limit(num_labels)), per_class, num_labels))
 
 
-def scanned_rows(dataset: Any, per_class: int, num_labels: int, seed: int) -> list[int]:  # noqa: ANN401
+def scanned_rows(dataset: Any, per_class: int, num_labels: int, seed: int) -> list[int]:
     """Indices of up to ``per_class`` rows per class, found by reading at most ``max(50 C, 2000)`` random rows."""
     order = np.random.default_rng(seed).permutation(len(dataset))[: scan_limit(num_labels)].tolist()
     rows = ({"index": index, "row": dataset[index]} for index in order)
@@ -199,8 +199,8 @@ def _balanced(
             return
 
 
-def _label_of(row: Any) -> Any:  # noqa: ANN401
+def _label_of(row: Any) -> Any:
     if not isinstance(row, Mapping):
         return None
-    label = next((row[name] for name in LABEL_COLUMNS if name in row), None)
+    label: Any = next((row[name] for name in LABEL_COLUMNS if name in row), None)
     return label.item() if hasattr(label, "item") else label

@@ -11,25 +11,25 @@ import logging
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
-from .configuration_lwal import LwALConfig, matched_label_names
-from .distributed import all_reduce_sum, broadcast_
-from .functional import IGNORE_INDEX, class_sums, cross_entropy, direction_sums, repel_from_sums
+from .configuration_lwal import LwALConfig
+from .distributed import all_reduce_sum
+from .functional import IGNORE_INDEX, cross_entropy, direction_sums, repel_from_sums
 from .heads import STOCK_CLASSES, Head, features_for_logits, replace_head
 from .label_table import LabelTable
 from .label_table_file import check_label_table_file, write_label_table_file
+from .label_tracking import LabelTracker
 from .start import StartSamples, collect, warn_of_missing_classes
 
 logger = logging.getLogger(__name__)
 
 TABLE_TENSORS = ("label_vectors", "class_features", "pending_sums", "log_scale_bias", "offset_bias")
-CALIBRATION_ROWS = 256
 
 
 @dataclass
@@ -59,8 +59,8 @@ class LwALPreTrainedModel(PreTrainedModel):
     Attributes:
         encoder: the stock classifier with D outputs.
         classifier: the `LabelTable`; read it as ``label_table``.
-        label_tracking: who refreshes the class means: "forward", every training forward with labels (plain loops and
-            the plain Trainer); "trainer", the caller through `commit`; "off", nobody.
+        label_tracking: who ends training steps: "forward", every training forward with labels (plain loops and the
+            plain Trainer); "trainer", the caller through `commit`; "off", nobody, so class means stay.
     """
 
     config: LwALConfig
@@ -73,19 +73,15 @@ class LwALPreTrainedModel(PreTrainedModel):
     _supports_flex_attn = True
     _supports_attention_backend = True
     _keep_in_fp32_modules_strict: ClassVar[set[str]] = {f"classifier.{name}" for name in TABLE_TENSORS}
-    task: ClassVar[str]
+    task: ClassVar[Literal["text", "image", "audio"]]
 
     def __init__(self, config: LwALConfig, encoder: PreTrainedModel | None = None) -> None:
         super().__init__(config)
         self.encoder = STOCK_CLASSES[self.task].from_config(config.encoder_config) if encoder is None else encoder
         config.encoder_config = self.encoder.config
-        config.task = self.task  # type: ignore[assignment]
+        config.task = self.task
         self.main_input_name = self.encoder.main_input_name
-        self.label_tracking = "forward"
-        self._stale = False  # label_vectors lag behind what training has changed
-        self._step: int | None = None
-        self._last_sums: Tensor | None = None
-        self._calibration: list[tuple[Tensor, Tensor]] | None = None
+        self.tracker = LabelTracker()
         self.reset_label_table()
         self.register_state_dict_pre_hook(_materialize_before_saving)
         self.register_load_state_dict_post_hook(_forget_after_loading)
@@ -104,7 +100,7 @@ class LwALPreTrainedModel(PreTrainedModel):
             return_dict: False for a plain tuple.
         """
         embeddings, features, encoded = self._embed(inputs)
-        vectors = self._training_label_vectors(embeddings, features, labels) if self.training else None
+        vectors = self.tracker.label_vectors(self, embeddings, features, labels) if self.training else None
         logits = self.label_table(embeddings, vectors, labels)
         output = LwALClassifierOutput(
             loss=None if labels is None else self._loss(embeddings, logits, labels),
@@ -159,72 +155,40 @@ class LwALPreTrainedModel(PreTrainedModel):
             return labels
         return torch.where(self.label_table.seen[labels.clamp(min=0)], labels, IGNORE_INDEX)
 
-    # -- Algorithm 1 ----------------------------------------------------------------------------------------------
+    # -- Algorithm 1 (label_tracking.py) --------------------------------------------------------------------------
 
-    def _training_label_vectors(self, embeddings: Tensor, features: Tensor | None, labels: Tensor | None) -> Tensor:
-        """Label vectors (C, D) of this training step, with gradient."""
-        self._stale = self.config.preset != "paper"
-        if labels is not None and self.label_tracking == "forward":
-            self._track(self.values(embeddings, features), labels)
-        if self.config.preset != "paper":
-            return self.label_table.derived(self.head)
-        if labels is None or self.label_tracking == "off" or not self.refresh_due:
-            return self.label_table.label_vectors.clone()
-        sums, counts = class_sums(embeddings, labels, self.label_table.num_labels)
-        return self.label_table.centroids_of_batch(all_reduce_sum(sums), all_reduce_sum(counts))
+    @property
+    def label_tracking(self) -> str:
+        """Who ends training steps: "forward", "trainer" or "off"."""
+        return self.tracker.mode
 
-    def _track(self, values: Tensor, labels: Tensor) -> None:
-        """Label tracking "forward": end the previous forward's step, then take this one's class sums."""
-        table = self.label_table
-        if self._last_sums is not None:
-            self.commit(self._last_sums)
-        self._last_sums = all_reduce_sum(table.sums_of(values, labels))
-        if self.config.preset == "paper":
-            return
-        if self.optimizer_step == 0 and self._calibration is None and not bool(table.seen.any()):
-            self._calibration = []
-        self._last_sums = table.first_sight(self._last_sums)
-        if self._calibration is not None:
-            self._calibrate_on_first_rows(values, labels)
+    @label_tracking.setter
+    def label_tracking(self, mode: str) -> None:
+        if mode not in ("forward", "trainer", "off"):
+            raise ValueError(f"Unknown label_tracking {mode!r}: choose one of forward, trainer, off.")
+        self.tracker.mode = mode
 
-    def _calibrate_on_first_rows(self, values: Tensor, labels: Tensor) -> None:
-        self._calibration.append((values.detach(), labels))
-        rows = [torch.cat(tensors) for tensors in zip(*self._calibration, strict=True)]
-        self.label_table.set_scale(self.label_table.calibrate(*rows, self.head))
-        broadcast_(self.label_table.log_scale_bias.data)
-        if len(rows[0]) >= CALIBRATION_ROWS:
-            self._calibration = None
+    @property
+    def optimizer_step(self) -> int:
+        """Optimizer steps done over the whole training."""
+        return self.tracker.step(self)
+
+    @optimizer_step.setter
+    def optimizer_step(self, step: int) -> None:
+        self.tracker.set_step(self, step)
+
+    @property
+    def refresh_due(self) -> bool:
+        """Whether this training step refreshes the class means."""
+        return self.tracker.refresh_due(self)
 
     def commit(self, sums: Tensor) -> None:
         """End of an optimizer step: take its class sums, refresh when due, count the step.
 
         Args:
-            sums: (C, N + 1) class sums and counts of all rows of the step, equal on all ranks.
+            sums: (C, N + 1) float32 class sums and counts of all rows of the step, equal on all ranks.
         """
-        if self.config.preset != "paper":  # the paper's refresh happened inside the forward
-            self.label_table.pending_sums.add_(sums)
-            if self.refresh_due:
-                self.label_table.refresh(self.head, self.config.memory, self.config.offset and self.config.reanchor)
-            self._stale = True
-        self.optimizer_step = self.optimizer_step + 1
-
-    @property
-    def refresh_due(self) -> bool:
-        """Algorithm 1: refresh at step t when t >= w and (t - w) mod k = 0; never when k = 0."""
-        every, since = self.config.refresh_every, self.optimizer_step - self.config.warmup_steps
-        return every > 0 and since >= 0 and since % every == 0
-
-    @property
-    def optimizer_step(self) -> int:
-        """Optimizer steps done, mirrored on the host so that no step waits for the device."""
-        if self._step is None:
-            self._step = int(self.label_table.step)
-        return self._step
-
-    @optimizer_step.setter
-    def optimizer_step(self, step: int) -> None:
-        self._step = step
-        self.label_table.step.fill_(step)
+        self.tracker.commit(self, sums)
 
     # -- the start pass -------------------------------------------------------------------------------------------
 
@@ -241,7 +205,7 @@ class LwALPreTrainedModel(PreTrainedModel):
         """
         samples = collect(self, self.start_values, dataloader, self.device, progress)
         self.start_from(samples)
-        warn_of_missing_classes(samples.labels, self.config.id2label)
+        warn_of_missing_classes(samples.labels, self.config.label_names)
         return samples
 
     def start_from(self, samples: StartSamples, scale: float | None = None) -> float:
@@ -260,7 +224,7 @@ class LwALPreTrainedModel(PreTrainedModel):
         calibrated = table.calibrate(values, labels, self.head)
         if scale is not None or not keep:
             table.set_scale(calibrated if scale is None else scale)
-        self._stale, self._last_sums, self._calibration = False, None, None
+        self.tracker.forget()
         return calibrated
 
     def start_values(self, inputs: dict[str, Any]) -> Tensor:
@@ -272,11 +236,12 @@ class LwALPreTrainedModel(PreTrainedModel):
     @property
     def label_table(self) -> LabelTable:
         """The label table; the active copy when an adapter wraps it."""
-        copies = getattr(self.classifier, "modules_to_save", None)
-        return self.classifier if copies is None else copies[self.classifier.active_adapters[0]]
+        classifier: Any = self.classifier
+        copies = getattr(classifier, "modules_to_save", None)
+        return classifier if copies is None else copies[classifier.active_adapters[0]]
 
     @property
-    def head_module(self) -> nn.Module:
+    def head_module(self) -> Any:
         """The encoder's last linear layer, or the adapter around it."""
         return self.encoder.get_submodule(self.config.head_name)
 
@@ -322,7 +287,7 @@ class LwALPreTrainedModel(PreTrainedModel):
             mask_unseen=config.initial_labels == "class_means",
         )
         self.classifier = table if not hasattr(self, "classifier") else table.to(self.device)
-        self._step = None
+        self.tracker.forget()
 
     def current_label_vectors(self) -> Tensor:
         """(C, D) float32 label vectors of the moment, as the next training step would use them."""
@@ -330,18 +295,18 @@ class LwALPreTrainedModel(PreTrainedModel):
 
     def bring_labels_up_to_date(self) -> None:
         """Write ``label_vectors`` if training has changed what they derive from since they were written."""
-        if self._stale:
+        if self.tracker.stale:
             self.materialize()
 
     def labels_are_current(self) -> None:
         """Say that ``label_vectors`` were just written, so that leaving training mode must not overwrite them."""
-        self._stale = False
+        self.tracker.stale = False
 
     def materialize(self) -> None:
         """Write the label vectors of the moment into the buffer that evaluation uses."""
         if self.config.preset != "paper":
             self.label_table.materialize(self.head)
-        self._stale = False
+        self.tracker.stale = False
 
     # -- transformers -----------------------------------------------------------------------------------------------
 
@@ -363,23 +328,22 @@ class LwALPreTrainedModel(PreTrainedModel):
         if isinstance(module, LabelTable):
             module.reset()
 
-    def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+    def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
         """Save weights, configuration and ``label_table.json``; arguments as in transformers."""
         self.bring_labels_up_to_date()
         super().save_pretrained(save_directory, *args, **kwargs)
         if kwargs.get("is_main_process", True):
-            names, _ = matched_label_names(self.config.id2label, None)
-            table = self.label_table
+            table, names = self.label_table, self.config.label_names
             write_label_table_file(save_directory, table.label_vectors.detach(), table.counts, names)
 
     @classmethod
-    def from_pretrained(  # type: ignore[override]
+    def from_pretrained(
         cls,
         pretrained_model_name_or_path: str | os.PathLike[str],
-        *args: Any,  # noqa: ANN401
+        *args: Any,
         ignore_mismatched_sizes: bool = False,
         output_loading_info: bool = False,
-        **kwargs: Any,  # noqa: ANN401
+        **kwargs: Any,
     ) -> LwALPreTrainedModel | tuple[LwALPreTrainedModel, dict[str, Any]]:
         """Load a model with its label table; arguments as in transformers.
 
@@ -393,7 +357,7 @@ class LwALPreTrainedModel(PreTrainedModel):
             pretrained_model_name_or_path, *args, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs
         )
         model._check_loaded(str(pretrained_model_name_or_path), info, ignore_mismatched_sizes)
-        check_label_table_file(pretrained_model_name_or_path, model.label_table.counts, model.config.id2label)
+        check_label_table_file(pretrained_model_name_or_path, model.label_table.counts, model.config.label_names)
         return (model, info) if output_loading_info else model
 
     def _check_loaded(self, name: str, info: dict[str, Any], ignore_mismatched_sizes: bool) -> None:
@@ -419,12 +383,12 @@ class LwALPreTrainedModel(PreTrainedModel):
         self.reset_label_table()
 
 
-def _materialize_before_saving(module: LwALPreTrainedModel, *_: Any) -> None:  # noqa: ANN401
+def _materialize_before_saving(module: LwALPreTrainedModel, *_: Any) -> None:
     module.bring_labels_up_to_date()
 
 
-def _forget_after_loading(module: LwALPreTrainedModel, _: Any) -> None:  # noqa: ANN401
-    module._stale, module._step, module._last_sums, module._calibration = False, None, None, None
+def _forget_after_loading(module: LwALPreTrainedModel, _: Any) -> None:
+    module.tracker.forget()
 
 
 class LwALForSequenceClassification(LwALPreTrainedModel):

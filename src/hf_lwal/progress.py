@@ -16,7 +16,7 @@ class AccuracyProgress(ProgressCallback):
         state: TrainerState,
         control: TrainerControl,
         logs: dict[str, Any] | None = None,
-        **kwargs: Any,  # noqa: ANN401
+        **kwargs: Any,
     ) -> None:
         """Write the accuracy of an evaluation above the bar; other entries stay in the trainer's log."""
         bar: Any = self.training_bar  # typed as None where the parent creates it

@@ -169,7 +169,7 @@ def _answer(task: Task, folder: Path, questions: Sequence[Any]) -> None:
         print(f"  {_describe(question)} → {_best(classify(question, top_k=1))}")
 
 
-def _describe(question: Any) -> str:  # noqa: ANN401
+def _describe(question: Any) -> str:
     """Return a text in quotes, an image by its size."""
     return f"“{question}”" if isinstance(question, str) else f"image {question.width}×{question.height}"
 

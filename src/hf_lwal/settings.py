@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 SHAPES_OF_THE_TABLE = ("space", "embedding_dim", "initial_labels", "initial_label_norm", "preset")
 
 
-def apply_settings(model: Any, settings: LwALSettings) -> None:  # noqa: ANN401
+def apply_settings(model: Any, settings: LwALSettings) -> None:
     """Write ``settings`` into an LwAL model's configuration; other models are left alone.
 
     A model whose table was never trained is rebuilt where the settings need another table or head.
@@ -34,10 +34,11 @@ def apply_settings(model: Any, settings: LwALSettings) -> None:  # noqa: ANN401
         return
     rebuild = [name for name in SHAPES_OF_THE_TABLE if name in changed]
     if rebuild and is_trained(model):
+        has = ", ".join(f"{name}={getattr(model.config, name)!r}" for name in rebuild)
+        asked = ", ".join(f"{name}={changed[name]!r}" for name in rebuild)
         raise ValueError(
-            f"This model's label table was trained with "
-            f"{', '.join(f'{name}={getattr(model.config, name)!r}' for name in rebuild)}, but the arguments ask for "
-            f"{', '.join(f'{name}={changed[name]!r}' for name in rebuild)}: leave them out, or start from the backbone."
+            f"This model's label table was trained with {has}, but the arguments ask for {asked}: leave them out, or "
+            "start from the backbone."
         )
     _check(model, {**wanted, **changed})
     embedding_dim = changed.pop("embedding_dim", model.config.embedding_dim)

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from tqdm.auto import tqdm
-
+from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
 logger = logging.getLogger(__name__)
 
@@ -65,8 +64,7 @@ def collect(
     """
     started = time.perf_counter()
     was_training = model.training
-    fresh = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
-    fresh = [m for m in fresh if int(m.num_batches_tracked) == 0]
+    fresh = [layer for layer in batch_norms(model) if layer.num_batches_tracked == 0]
     values, labels = [], []
     try:
         model.eval()
@@ -85,6 +83,12 @@ def collect(
     if not values:
         raise ValueError("The start pass found no rows: the training set is empty.")
     return StartSamples(torch.cat(values), torch.cat(labels), time.perf_counter() - started)
+
+
+def batch_norms(model: nn.Module) -> list[Any]:
+    """The BatchNorm layers that keep running statistics."""
+    layers = (m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
+    return [layer for layer in layers if layer.track_running_stats]
 
 
 @contextmanager
@@ -127,7 +131,7 @@ def _to_device(batch: dict[str, Any], device: torch.device) -> dict[str, Any]:
 
 def warn_of_missing_classes(labels: Tensor, names: Mapping[int, str]) -> None:
     """Warn with the names of the classes that do not occur in ``labels`` (N,) int64."""
-    present = set(labels.unique().tolist())
+    present = set(labels.tolist())
     missing = [name for index, name in sorted(names.items()) if index not in present]
     if missing:
         logger.warning(

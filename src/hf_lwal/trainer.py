@@ -15,14 +15,23 @@ from transformers import EvalPrediction, Trainer, TrainingArguments
 from transformers.trainer_utils import TrainOutput
 
 from .callbacks import CentroidRefreshCallback
+from .configuration_lwal import matched_label_names
 from .distributed import all_reduce_sum, broadcast_, world_size
 from .functional import IGNORE_INDEX, pairwise_distances
-from .labels import CheckedCollator, balanced_weights, check_labels, first_rows, ids_of, label_column, rows_per_class, scanned_rows
-from .configuration_lwal import matched_label_names
+from .labels import (
+    CheckedCollator,
+    balanced_weights,
+    check_labels,
+    first_rows,
+    ids_of,
+    label_column,
+    rows_per_class,
+    scanned_rows,
+)
 from .modeling_lwal import LwALPreTrainedModel
 from .objectives import LossContext, Objective, build_objective
 from .settings import apply_settings
-from .start import StartSamples, collect, own_random_state, warn_of_missing_classes
+from .start import StartSamples, batch_norms, collect, own_random_state, warn_of_missing_classes
 from .training_args import LwALSettings, LwALTrainingArguments, resolve
 
 logger = logging.getLogger(__name__)
@@ -53,9 +62,9 @@ class LwALTrainer(Trainer):
         self,
         model: nn.Module | None = None,
         args: TrainingArguments | None = None,
-        *positional: Any,  # noqa: ANN401
+        *positional: Any,
         objective: Objective | None = None,
-        **kwargs: Any,  # noqa: ANN401
+        **kwargs: Any,
     ) -> None:
         args = LwALTrainingArguments("tmp_trainer") if args is None else args
         self.lwal_settings: LwALSettings = resolve(args)
@@ -69,7 +78,7 @@ class LwALTrainer(Trainer):
             if not getattr(args, "metric_was_chosen", True) and args.metric_for_best_model == "loss":
                 args.metric_for_best_model, args.greater_is_better = "accuracy", True
         super().__init__(model, args, *positional, **kwargs)
-        self.data_collator = CheckedCollator(self.data_collator, self._label_names)
+        self.data_collator: Any = CheckedCollator(self.data_collator, self._label_names)
         self.add_callback(CentroidRefreshCallback(self))
         self._step_sums: Tensor | None = None
         self._terms: dict[str, Tensor] = {}
@@ -82,7 +91,7 @@ class LwALTrainer(Trainer):
     # -- model ----------------------------------------------------------------------------------------------------
 
     @property
-    def core_model(self) -> Any:  # noqa: ANN401
+    def core_model(self) -> Any:
         """The model itself, without the wrappers of data parallelism, compilation and adapters."""
         return core_model(self.accelerator.unwrap_model(self.model, keep_torch_compile=False))
 
@@ -91,11 +100,11 @@ class LwALTrainer(Trainer):
         model = self.core_model
         return model if isinstance(model, LwALPreTrainedModel) else None
 
-    def call_model_init(self, trial: Any = None) -> nn.Module:  # noqa: ANN401
+    def call_model_init(self, trial: Any = None) -> nn.Module:
         """Build the model with the user's ``model_init`` and prepare it for the method."""
         return self._prepared(super().call_model_init(trial))
 
-    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:  # noqa: ANN401
+    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train; arguments as in transformers. The model tracks its own class means again afterwards."""
         if self.model_init is None:
             self._configure()
@@ -117,9 +126,10 @@ class LwALTrainer(Trainer):
         if settings != self.lwal_settings:
             self.lwal_settings = settings
             self.objective = self._own_objective or build_objective(settings)
-            self.model = self.model_wrapped = self._prepared(self.model)
+            model: Any = self.model
+            self.model = self.model_wrapped = self._prepared(model)
 
-    def _hp_search_setup(self, trial: Any) -> None:  # noqa: ANN401
+    def _hp_search_setup(self, trial: Any) -> None:
         super()._hp_search_setup(trial)
         if trial is not None:
             self._configure()
@@ -146,7 +156,10 @@ class LwALTrainer(Trainer):
     # -- loss -------------------------------------------------------------------------------------------------------
 
     def get_batch_samples(
-        self, epoch_iterator: Any, num_batches: int, device: torch.device  # noqa: ANN401
+        self,
+        epoch_iterator: Any,
+        num_batches: int,
+        device: torch.device,
     ) -> tuple[list[Any], Tensor | None]:
         """Fetch the micro-batches of one optimizer step and count their labels over all ranks."""
         batches, num_items = super().get_batch_samples(epoch_iterator, num_batches, device)
@@ -162,7 +175,7 @@ class LwALTrainer(Trainer):
         inputs: dict[str, Any],
         return_outputs: bool = False,
         num_items_in_batch: Tensor | None = None,
-    ) -> Any:  # noqa: ANN401
+    ) -> Any:
         """Loss of a batch under the objective; in training it also keeps the batch's class sums."""
         labels = inputs.get("labels")
         if labels is None:
@@ -192,7 +205,7 @@ class LwALTrainer(Trainer):
         )
 
     @torch.no_grad()
-    def _observe(self, outputs: Any, labels: Tensor, terms: Mapping[str, Tensor]) -> None:  # noqa: ANN401
+    def _observe(self, outputs: Any, labels: Tensor, terms: Mapping[str, Tensor]) -> None:
         for name, value in terms.items():
             self._terms[name] = self._terms.get(name, 0.0) + value
         model = self._lwal_model
@@ -258,10 +271,7 @@ class LwALTrainer(Trainer):
         if isinstance(wanted, int):
             return self.state.global_step - self._last_eval_refresh >= wanted
         if wanted == "auto":
-            return any(
-                isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats
-                for module in model.modules()
-            )
+            return bool(batch_norms(model))
         return wanted == "evaluate" or (wanted == "epoch" and epoch_end)
 
     def _collect(self, batches: list[Any], description: str) -> StartSamples:
@@ -291,7 +301,9 @@ class LwALTrainer(Trainer):
                 indices = scanned_rows(dataset, per_class, num_labels, self.args.seed)
             else:
                 indices = rows_per_class(labels, per_class, self.args.seed)
-            return list(DataLoader(Subset(dataset, indices), batch_size=self.args.eval_batch_size, collate_fn=collator))
+            return list(
+                DataLoader(Subset(dataset, indices), batch_size=self.args.eval_batch_size, collate_fn=collator)
+            )
 
     # -- data and logs --------------------------------------------------------------------------------------------
 
@@ -313,7 +325,9 @@ class LwALTrainer(Trainer):
             self._class_weights = balanced_weights(ids_of(labels, names), len(names)).to(self.args.device)
         elif weights is not None:
             if len(weights) != len(names):
-                raise ValueError(f"lwal_class_weights has {len(weights)} numbers, but the model has {len(names)} labels.")
+                raise ValueError(
+                    f"lwal_class_weights has {len(weights)} numbers, but the model has {len(names)} labels."
+                )
             self._class_weights = torch.tensor(weights, dtype=torch.float32, device=self.args.device)
 
     def _warn_of_scale(self, numbers: Mapping[str, float]) -> None:
@@ -326,7 +340,7 @@ class LwALTrainer(Trainer):
                 calibrated,
             )
 
-    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log, with the loss terms and the state of the label table beside the training loss."""
         if "loss" in logs and self._term_steps:
             logs = {**logs, **self._label_logs()}
@@ -367,7 +381,7 @@ class LwALTrainer(Trainer):
             )
 
 
-def core_model(model: nn.Module) -> nn.Module:
+def core_model(model: Any) -> Any:
     """The model inside an adapter, or the model itself."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 

@@ -10,7 +10,16 @@ from transformers import TrainingArguments
 
 from .presets import preset
 
-CONFIG_FIELDS = ("refresh_every", "warmup_steps", "repel_weight", "memory", "offset", "reanchor", "space", "learn_scale")
+CONFIG_FIELDS = (
+    "refresh_every",
+    "warmup_steps",
+    "repel_weight",
+    "memory",
+    "offset",
+    "reanchor",
+    "space",
+    "learn_scale",
+)
 
 
 class LwALSettings(NamedTuple):
@@ -138,7 +147,7 @@ class LwALTrainingArguments(TrainingArguments):
 def resolve(args: TrainingArguments) -> LwALSettings:
     """Settings of any training arguments; plain `TrainingArguments` mean the default preset."""
 
-    def given(name: str) -> Any:  # noqa: ANN401
+    def given(name: str) -> Any:
         return getattr(args, name, None)
 
     name = given("lwal_preset")

@@ -52,7 +52,7 @@ class LossContext:
         """Whether this is a training batch."""
         return self.num_items is not None
 
-    def classification_loss(self, outputs: Any, labels: Tensor, targets: Tensor) -> Tensor:  # noqa: ANN401
+    def classification_loss(self, outputs: Any, labels: Tensor, targets: Tensor) -> Tensor:
         """Cross-entropy of ``outputs.logits``, averaged over the step; or the user's own loss function instead.
 
         Args:
@@ -108,7 +108,7 @@ class Objective(nn.Module):
         """Use the start rows; returns numbers to log."""
         return {}
 
-    def loss(self, outputs: Any, labels: Tensor, context: LossContext) -> ObjectiveLoss:  # noqa: ANN401
+    def loss(self, outputs: Any, labels: Tensor, context: LossContext) -> ObjectiveLoss:
         """Loss of a batch.
 
         Args:

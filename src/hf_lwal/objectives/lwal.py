@@ -52,7 +52,7 @@ class LwAL(Objective):
         calibrated = model.start_from(samples, self.scale)
         return {"start_scale": calibrated}
 
-    def loss(self, outputs: Any, labels: Tensor, context: LossContext) -> ObjectiveLoss:  # noqa: ANN401
+    def loss(self, outputs: Any, labels: Tensor, context: LossContext) -> ObjectiveLoss:
         """Pull loss, Eq. (3), plus the weighted repel loss, Eq. (4), on refresh steps."""
         targets = context.model.trainable_labels(labels) if context.training else labels
         pull = context.classification_loss(outputs, labels, targets)

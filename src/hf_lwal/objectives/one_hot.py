@@ -63,7 +63,7 @@ class OneHot(Objective):
             layer.bias.copy_(bias)
         return {"start_scale": scale}
 
-    def loss(self, outputs: Any, labels: Tensor, context: LossContext) -> ObjectiveLoss:  # noqa: ANN401
+    def loss(self, outputs: Any, labels: Tensor, context: LossContext) -> ObjectiveLoss:
         """Mean cross-entropy over the rows of the whole step."""
         return ObjectiveLoss(context.classification_loss(outputs, labels, labels), {})
 
@@ -126,10 +126,8 @@ def stock_classifier(model: LwALPreTrainedModel) -> PreTrainedModel:
         )
     if model.config.head_name is None:
         raise ValueError("This encoder has no single linear head: load the stock classifier for one-hot training.")
-    encoder = model.encoder
+    encoder, names = model.encoder, model.config.label_names
     replace_head(encoder, Head(model.config.head_name, model.head_module.in_features), model.config.num_labels)
-    encoder.config.id2label = dict(model.config.id2label)
-    encoder.config.label2id = dict(model.config.label2id)
+    encoder.config.id2label = names
+    encoder.config.label2id = {name: index for index, name in names.items()}
     return encoder.train(model.training)
-
-

@@ -1,0 +1,117 @@
+"""Algorithm 1: when label vectors move during training, and from what.
+
+Yu & Verma (2022), arXiv:2209.04528, Algorithm 1. One training step t is: embed the batch; if a refresh is due, move
+the class means to the new rows; take the loss against the label vectors; step the optimizer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .distributed import all_reduce_sum, broadcast_
+from .functional import class_sums
+
+if TYPE_CHECKING:
+    from .modeling_lwal import LwALPreTrainedModel
+
+CALIBRATION_ROWS = 256
+"""Without a start pass the scale is calibrated on this many first rows."""
+
+
+class LabelTracker:
+    """Host-side state of Algorithm 1 for one model; everything that outlives the process is in the label table.
+
+    Attributes:
+        mode: "forward", every training forward with labels is a step; "trainer", the caller ends steps with `commit`;
+            "off", class means stay.
+        stale: the stored label vectors lag behind what training has changed.
+    """
+
+    def __init__(self) -> None:
+        self.mode = "forward"
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop what was derived from the label table: it was just loaded or replaced."""
+        self.stale = False
+        self._step: int | None = None
+        self._last_sums: Tensor | None = None
+        self._first_rows: list[tuple[Tensor, Tensor]] | None = None
+
+    def label_vectors(
+        self, model: LwALPreTrainedModel, embeddings: Tensor, features: Tensor | None, labels: Tensor | None
+    ) -> Tensor:
+        """Label vectors (C, D) of this training step, with gradient.
+
+        Args:
+            model: whose label table it is.
+            embeddings: (B, D).
+            features: (B, H) or None.
+            labels: (B,) int64, or None for a forward that is no training step.
+        """
+        if labels is not None and self.mode == "forward":
+            self._step_in_forward(model, model.values(embeddings, features), labels)
+        if model.config.preset == "paper":
+            return self._paper_label_vectors(model, embeddings, labels)
+        self.stale = True
+        return model.label_table.derived(model.head)
+
+    def _paper_label_vectors(self, model: LwALPreTrainedModel, embeddings: Tensor, labels: Tensor | None) -> Tensor:
+        if labels is None or self.mode == "off" or not self.refresh_due(model):
+            return model.label_table.label_vectors.clone()
+        sums, counts = class_sums(embeddings, labels, model.label_table.num_labels)
+        return model.label_table.centroids_of_batch(all_reduce_sum(sums), all_reduce_sum(counts))
+
+    def refresh_due(self, model: LwALPreTrainedModel) -> bool:
+        """Refresh at step t when t >= w and (t - w) mod k = 0; never when k = 0.
+
+        The paper writes ``(i - w) mod k = 1``, which never holds for k = 1; the authors' code does this.
+        """
+        every, since = model.config.refresh_every, self.step(model) - model.config.warmup_steps
+        return every > 0 and since >= 0 and since % every == 0
+
+    def step(self, model: LwALPreTrainedModel) -> int:
+        """Optimizer steps done, mirrored on the host so that no step waits for the device."""
+        if self._step is None:
+            self._step = int(model.label_table.step)
+        return self._step
+
+    def set_step(self, model: LwALPreTrainedModel, step: int) -> None:
+        """Set the number of optimizer steps done, here and in the table."""
+        self._step = step
+        model.label_table.step.fill_(step)
+
+    def commit(self, model: LwALPreTrainedModel, sums: Tensor) -> None:
+        """End of a step: take its class sums (C, N + 1), equal on all ranks, refresh when due, count the step."""
+        config = model.config
+        if config.preset != "paper":  # the paper's refresh happened inside the forward
+            model.label_table.pending_sums.add_(sums)
+            if self.refresh_due(model):
+                model.label_table.refresh(model.head, config.memory, config.offset and config.reanchor)
+            self.stale = True
+        self.set_step(model, self.step(model) + 1)
+
+    def _step_in_forward(self, model: LwALPreTrainedModel, values: Tensor, labels: Tensor) -> None:
+        """Mode "forward": end the step of the previous forward, then take this one's class sums."""
+        table = model.label_table
+        if self._last_sums is not None:
+            self.commit(model, self._last_sums)
+        self._last_sums = all_reduce_sum(table.sums_of(values, labels))
+        if model.config.preset == "paper":
+            return
+        if self.step(model) == 0 and self._first_rows is None and not bool(table.seen.any()):
+            self._first_rows = []
+        self._last_sums = table.first_sight(self._last_sums)
+        if self._first_rows is not None:
+            self._first_rows.append((values.detach(), labels))
+            self._calibrate(model, self._first_rows)
+
+    def _calibrate(self, model: LwALPreTrainedModel, first_rows: list[tuple[Tensor, Tensor]]) -> None:
+        values, labels = (torch.cat(parts) for parts in zip(*first_rows, strict=True))
+        model.label_table.set_scale(model.label_table.calibrate(values, labels, model.head))
+        broadcast_(model.label_table.log_scale_bias.data)
+        if len(values) >= CALIBRATION_ROWS:
+            self._first_rows = None
