@@ -128,6 +128,7 @@ def test_the_table_stays_float32(tiny_config, cast):
 
 RELOAD = """
 import sys, torch
+torch.set_num_threads(THREADS)
 from hf_lwal import AutoModelForLwALClassification
 for folder in sys.argv[1:]:
     model = AutoModelForLwALClassification.from_pretrained(folder)
@@ -153,7 +154,9 @@ def test_save_and_load_in_a_new_process_is_bit_equal(tiny_config, tmp_path):
             torch.save(inputs, folder / "inputs.pt")
             with torch.no_grad():
                 cases[folder] = (original.state_dict(), model(**inputs).logits, dtype)
-    subprocess.run([sys.executable, "-c", RELOAD, *map(str, cases)], check=True)
+    subprocess.run(
+        [sys.executable, "-c", RELOAD.replace("THREADS", str(torch.get_num_threads())), *map(str, cases)], check=True
+    )
     for folder, (stored, logits, dtype) in cases.items():
         reloaded = torch.load(folder / "reloaded.pt")
         assert reloaded["state"].keys() == stored.keys()
@@ -432,3 +435,13 @@ def test_old_files_stay_where_they_are_when_the_table_cannot_be_written(tiny_con
         model.save_pretrained(tmp_path)
     assert Path(tmp_path / "label_table.json").read_text() == old
     assert not list(tmp_path.glob(".label_table*"))
+
+
+def test_initialize_labels_checks_the_labels(tiny_config):
+    """Label C would be dropped without a word, and its rows lost."""
+    model = build(tiny_config, "bert")
+    batch = {**inputs_for(model, 6), "labels": torch.tensor([0, 1, 2, 3, 4, 5])}
+    with pytest.raises(ValueError, match="but a start row has label 5"):
+        model.initialize_labels([batch], progress=False)
+    with pytest.raises(ValueError, match="name the label column"):
+        model.initialize_labels([inputs_for(model, 6)], progress=False)

@@ -68,7 +68,8 @@ def refreshed_label_vectors(
     """
     kept = counts.to(sums.dtype).clamp(max=memory).unsqueeze(-1)  # (C, 1)
     added = batch_counts.to(sums.dtype).unsqueeze(-1)  # (C, 1)
-    merged = (kept * means + sums) / (kept + added).clamp(min=1.0)
+    old = torch.where(kept > 0, kept * means, 0.0)  # a forgotten mean must not count, not even as NaN
+    merged = (old + sums) / (kept + added).clamp(min=1.0)
     return torch.where(added > 0, merged, means)
 
 
@@ -90,7 +91,9 @@ def pairwise_distances(embeddings: Tensor, label_vectors: Tensor, labels: Tensor
     embeddings, label_vectors = at_least_float32(embeddings), at_least_float32(label_vectors)
     centre = label_vectors.detach().mean(dim=0)  # distances do not depend on the centre, so no gradient is lost
     rows, columns = embeddings - centre, label_vectors - centre  # (B, D), (C, D)
-    squared = rows.square().sum(dim=1, keepdim=True) - 2.0 * (rows @ columns.T) + columns.square().sum(dim=1)  # (B, C)
+    with torch.autocast(rows.device.type, enabled=False):  # a bfloat16 product leaves nothing of close distances
+        products = rows @ columns.T  # (B, C)
+    squared = rows.square().sum(dim=1, keepdim=True) - 2.0 * products + columns.square().sum(dim=1)  # (B, C)
     if labels is not None:
         own = labels.clamp(min=0)
         own_squared = (embeddings - label_vectors[own]).square().sum(dim=1, keepdim=True)  # (B, 1)
@@ -120,7 +123,7 @@ def pull_loss(
     Returns:
         Scalar, or (B,) with ``reduction="none"``. Zero, not NaN, when no row has a label.
     """
-    return cross_entropy(-scale * distances, labels, label_smoothing, class_weights, reduction)
+    return cross_entropy(-scale * at_least_float32(distances), labels, label_smoothing, class_weights, reduction)
 
 
 def cross_entropy(
@@ -225,7 +228,7 @@ def calibrated_scale(distances: Tensor, labels: Tensor, counts: Tensor, power: i
     """
     labelled = labels != IGNORE_INDEX
     distances, labels, counts = distances[labelled].double(), labels[labelled], counts.to(distances.device)
-    mean = float(distances.pow(power).mean().clamp(min=SQUARED_DISTANCE_FLOOR))
+    mean = float(distances[:, counts > 0].pow(power).mean().clamp(min=SQUARED_DISTANCE_FLOOR))
     usable = counts[labels] > 1
     if not bool(usable.any()):
         return 1.0 / mean

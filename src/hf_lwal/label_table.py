@@ -112,12 +112,18 @@ class LabelTable(nn.Module):
             (B, C) float32, higher is likelier. Classes that were never seen rank below all others.
         """
         vectors = self.label_vectors if label_vectors is None else label_vectors
-        with torch.autocast(embeddings.device.type, enabled=False):
-            logits = -self.scale * pairwise_distances(embeddings.float(), vectors, labels)  # (B, C)
-            if not self.mask_unseen:
-                return logits
-            floor = torch.where(self.seen, logits.detach(), torch.inf).amin(dim=1, keepdim=True) - UNSEEN_MARGIN
-            return torch.where(self.seen | ~self.seen.any(), logits, floor)
+        if not self.mask_unseen:
+            return -self.scale * pairwise_distances(embeddings.float(), vectors, labels)  # (B, C)
+        seen, usable = self.seen, self.seen | ~self.seen.any()  # (C,)
+        # Placeholders of unseen classes may lie far from the rest, and would cost the distances their digits.
+        vectors = torch.where(usable.unsqueeze(1), vectors, self._mean_of(vectors, seen))
+        logits = -self.scale * pairwise_distances(embeddings.float(), vectors, labels)  # (B, C)
+        floor = torch.where(seen, logits.detach(), torch.inf).amin(dim=1, keepdim=True) - UNSEEN_MARGIN
+        return torch.where(usable, logits, floor)
+
+    @staticmethod
+    def _mean_of(vectors: Tensor, seen: Tensor) -> Tensor:
+        return (vectors.detach() * seen.unsqueeze(1)).sum(dim=0) / seen.sum().clamp(min=1)
 
     def distances(self) -> Tensor:
         """(C, C) float32 Euclidean distances between the label vectors, with a zero diagonal."""

@@ -219,6 +219,12 @@ class LwALPreTrainedModel(PreTrainedModel):
             The calibrated scale.
         """
         table, (values, labels) = self.label_table, samples[:2]
+        wrong = labels[(labels != IGNORE_INDEX) & ((labels < 0) | (labels >= table.num_labels))]
+        if len(wrong):
+            raise ValueError(
+                f"Labels must be in 0…{table.num_labels - 1} or {IGNORE_INDEX}, but a start row has label "
+                f"{int(wrong[0])}: build the model with the number of labels of the data."
+            )
         keep = self.config.initial_labels == "one_hot"
         table.start(values, labels, self.head, keep_vectors=keep)
         calibrated = table.calibrate(values, labels, self.head)
