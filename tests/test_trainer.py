@@ -418,7 +418,7 @@ def test_classes_that_come_late(tiny_config, tmp_path, caplog):
     LwALTrainer(model, arguments(tmp_path, max_steps=10), train_dataset=late).train()
     assert "No training row was found for 1 of 5 labels (LABEL_4)" in caplog.text
     assert model.label_table.seen.tolist() == [True] * 4 + [False]
-    trainer = LwALTrainer(model, arguments(tmp_path, max_steps=40), train_dataset=TRAIN, eval_dataset=TEST)
+    trainer = LwALTrainer(model, arguments(tmp_path, max_steps=80), train_dataset=TRAIN, eval_dataset=TEST)
     trainer.train()
     assert model.label_table.seen.all()
     assert trainer.evaluate()["eval_accuracy"] > 0.9

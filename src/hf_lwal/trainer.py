@@ -55,6 +55,7 @@ class LwALTrainer(Trainer):
         ValueError: an unknown method, preset or value, or a model that does not fit the method.
     """
 
+    model: Any
     # The losses are divided by the rows of the whole optimizer step, so micro-batches just add up.
     loss_is_scaled_for_ga = True
 
@@ -126,8 +127,7 @@ class LwALTrainer(Trainer):
         if settings != self.lwal_settings:
             self.lwal_settings = settings
             self.objective = self._own_objective or build_objective(settings)
-            model: Any = self.model
-            self.model = self.model_wrapped = self._prepared(model)
+            self.model = self.model_wrapped = self._prepared(self.model)
 
     def _hp_search_setup(self, trial: Any) -> None:
         super()._hp_search_setup(trial)
