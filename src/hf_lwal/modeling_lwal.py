@@ -123,6 +123,10 @@ class LwALPreTrainedModel(PreTrainedModel):
             encoded = self.encoder(**known, return_dict=True)
         return self.head_module(encoded.logits).float(), encoded.logits, encoded
 
+    def embed(self, inputs: dict[str, Any]) -> Tensor:
+        """Embeddings (B, D) float32 of a batch without labels, in the model's current mode."""
+        return self._embed(inputs)[0]
+
     def _encoder_takes(self, name: str) -> bool:
         if self._encoder_arguments is None:
             parameters = inspect.signature(type(self.encoder).forward).parameters

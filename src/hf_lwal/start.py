@@ -27,10 +27,11 @@ class StartSamples(NamedTuple):
 
 @contextmanager
 def own_random_state() -> Iterator[None]:
-    """Leave the caller's random streams (Python, NumPy, PyTorch on all devices) as they were."""
+    """Leave the caller's random streams (Python, NumPy, PyTorch on CPU and its GPU) as they were."""
     python, numpy = random.getstate(), np.random.get_state()
     try:
-        with torch.random.fork_rng():
+        devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+        with torch.random.fork_rng(devices):
             yield
     finally:
         random.setstate(python)
@@ -64,11 +65,10 @@ def collect(
     """
     started = time.perf_counter()
     was_training = model.training
-    fresh = [layer for layer in batch_norms(model) if layer.num_batches_tracked == 0]
     values, labels = [], []
     try:
         model.eval()
-        with own_random_state(), _filled(fresh, values_of, batches, device):
+        with own_random_state(), _filled(model, values_of, batches, device):
             for batch in tqdm(batches, desc=description, disable=not progress, leave=False):
                 inputs = _to_device(batch, device)
                 if "labels" not in inputs:
@@ -92,37 +92,44 @@ def batch_norms(model: nn.Module) -> list[Any]:
 
 
 @contextmanager
+def kept_batch_norms(model: nn.Module) -> Iterator[None]:
+    """Put the statistics, momentum and mode of all BatchNorm layers back afterwards."""
+    layers = batch_norms(model)
+    saved = [({name: buffer.clone() for name, buffer in layer.named_buffers()}, layer.momentum) for layer in layers]
+    modes = [layer.training for layer in layers]
+    try:
+        yield
+    finally:
+        for layer, (buffers, momentum), training in zip(layers, saved, modes, strict=True):
+            for name, buffer in layer.named_buffers():
+                buffer.copy_(buffers[name])
+            layer.momentum = momentum
+            layer.train(training)
+
+
+@contextmanager
 def _filled(
-    layers: list[Any],
+    model: nn.Module,
     values_of: Callable[[dict[str, Any]], Tensor],
     batches: Iterable[dict[str, Any]],
     device: torch.device,
 ) -> Iterator[None]:
-    """Give BatchNorm layers the statistics of ``batches`` for the time of the context."""
-    if not layers:
+    """Give BatchNorm layers that never ran the statistics of ``batches`` for the time of the context."""
+    fresh = [layer for layer in batch_norms(model) if layer.num_batches_tracked == 0]
+    if not fresh:
         yield
         return
-    saved = [
-        ({name: buffer.clone() for name, buffer in layer.named_buffers()}, layer.momentum, layer.training)
-        for layer in layers
-    ]
-    try:
-        for layer in layers:
+    with kept_batch_norms(model):
+        for layer in fresh:
             layer.momentum = None  # cumulative average over the batches
             layer.train()
         for batch in batches:
             inputs = _to_device(batch, device)
             inputs.pop("labels", None)
             values_of(inputs)
-        for layer in layers:
+        for layer in fresh:
             layer.eval()
         yield
-    finally:
-        for layer, (buffers, momentum, training) in zip(layers, saved, strict=True):
-            for name, buffer in layer.named_buffers():
-                buffer.copy_(buffers[name])
-            layer.momentum = momentum
-            layer.train(training)
 
 
 def _to_device(batch: dict[str, Any], device: torch.device) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from transformers.trainer_utils import TrainOutput
 from .callbacks import CentroidRefreshCallback
 from .configuration_lwal import matched_label_names
 from .distributed import all_reduce_sum, broadcast_, world_size
+from .exact_accumulation import WholeStep
 from .functional import IGNORE_INDEX, pairwise_distances
 from .labels import (
     CheckedCollator,
@@ -82,6 +83,7 @@ class LwALTrainer(Trainer):
         self.data_collator: Any = CheckedCollator(self.data_collator, self._label_names)
         self.add_callback(CentroidRefreshCallback(self))
         self._step_sums: Tensor | None = None
+        self._whole_step: WholeStep | None = None
         self._terms: dict[str, Tensor] = {}
         self._term_steps = 0
         self._non_finite: Tensor | None = None
@@ -144,13 +146,15 @@ class LwALTrainer(Trainer):
                 "The paper preset needs all rows of a step in one place, which nn.DataParallel does not give: start "
                 "one process per GPU with `accelerate launch` or `torchrun`."
             )
-        if self.args.gradient_accumulation_steps > 1 and paper:
+        if self.args.gradient_accumulation_steps == 1 or (paper and self.lwal_settings.exact_accumulation):
+            return
+        if paper:
             logger.warning(
                 "With gradient accumulation the paper preset takes its centroids from each micro-batch of %d rows "
-                "per process, not from the whole step.",
+                "per process, not from the whole step: set lwal_exact_accumulation=True for those of the step.",
                 self.args.per_device_train_batch_size,
             )
-        if self.args.gradient_accumulation_steps > 1 and model.config.repel_weight > 0:
+        if model.config.repel_weight > 0:
             logger.warning("With gradient accumulation the repel loss compares rows within a micro-batch only.")
 
     # -- loss -------------------------------------------------------------------------------------------------------
@@ -163,11 +167,19 @@ class LwALTrainer(Trainer):
     ) -> tuple[list[Any], Tensor | None]:
         """Fetch the micro-batches of one optimizer step and count their labels over all ranks."""
         batches, num_items = super().get_batch_samples(epoch_iterator, num_batches, device)
+        model = self._lwal_model
+        self._whole_step = None
+        if model is not None and len(batches) > 1 and self._wants_whole_step(model):
+            with self.compute_loss_context_manager():
+                self._whole_step = WholeStep.collect(model, [self._prepare_inputs(batch) for batch in batches])
         return batches, None if num_items is None else all_reduce_sum(num_items.to(device))
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Tensor | None:
         labels = [batch["labels"] for batch in batch_samples if "labels" in batch]
         return torch.stack([(part != IGNORE_INDEX).sum() for part in labels]).sum() if labels else None
+
+    def _wants_whole_step(self, model: LwALPreTrainedModel) -> bool:
+        return self.lwal_settings.exact_accumulation and model.config.preset == "paper" and model.refresh_due
 
     def compute_loss(
         self,
@@ -184,9 +196,15 @@ class LwALTrainer(Trainer):
                 "label column `label` or `labels`."
             )
         kept = {name: value for name, value in inputs.items() if name != "labels" or self.objective.passes_labels}
-        outputs = model(**kept)
         context = self._context(num_items_in_batch if model.training else None)
-        loss, terms = self.objective.loss(outputs, labels, context)
+        if context.training and self._whole_step is not None:
+            context.model.label_tracking = "off"  # the forward must not refresh from a part of the step
+            outputs = model(**kept)
+            context.model.label_tracking = "trainer"
+            loss, terms = self._whole_step.loss(context.model, outputs["embeddings"], context)
+        else:
+            outputs = model(**kept)
+            loss, terms = self.objective.loss(outputs, labels, context)
         if context.training:
             self._observe(outputs, labels, terms)
         return (loss, outputs) if return_outputs else loss
@@ -248,6 +266,8 @@ class LwALTrainer(Trainer):
         model = self._lwal_model
         if model is None:
             return
+        if self._whole_step is not None:
+            self._whole_step.commit(model)
         sums, self._step_sums = self._step_sums, None
         if sums is None or self.accelerator.optimizer_step_was_skipped:
             sums = torch.zeros_like(model.label_table.pending_sums)

@@ -35,6 +35,7 @@ class LwALSettings(NamedTuple):
         eval_refresh: "auto", "no", "evaluate", "epoch" or a number of steps.
         eval_refresh_samples: rows per class for a refresh before evaluation.
         class_weights: None, "balanced" or one weight per class.
+        exact_accumulation: two passes per step, so that the paper's centroids are those of the whole step.
     """
 
     label_method: str
@@ -46,6 +47,7 @@ class LwALSettings(NamedTuple):
     eval_refresh: str | int
     eval_refresh_samples: int
     class_weights: str | list[float] | None
+    exact_accumulation: bool
 
 
 @dataclass
@@ -130,6 +132,15 @@ class LwALTrainingArguments(TrainingArguments):
         metadata={"help": "Loss weight per class: balanced, or numbers separated by commas. default none."},
     )
 
+    lwal_exact_accumulation: bool | None = field(
+        default=None,
+        metadata={
+            "help": "With gradient accumulation and the paper preset, embed the whole step twice, so that centroids "
+            "and gradients are those of one large batch. The default preset needs no second pass. default false, "
+            "paper false."
+        },
+    )
+
     def __post_init__(self) -> None:
         """Leave the metric of the best model open when the user did not choose it."""
         self.metric_was_chosen = self.metric_for_best_model is not None
@@ -171,6 +182,7 @@ def resolve(args: TrainingArguments) -> LwALSettings:
         eval_refresh=_eval_refresh(given("lwal_eval_refresh")),
         eval_refresh_samples=_positive("lwal_eval_refresh_samples", given("lwal_eval_refresh_samples"), 50),
         class_weights=_class_weights(given("lwal_class_weights")),
+        exact_accumulation=bool(given("lwal_exact_accumulation")),
     )
 
 
