@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import (
     AutoModelForAudioClassification,
     AutoModelForImageClassification,
@@ -64,28 +62,40 @@ def _skeleton(config: PreTrainedConfig, task: str, num_labels: int) -> PreTraine
         return STOCK_CLASSES[task].from_config(config)
 
 
-@contextmanager
-def features_for_logits(encoder: nn.Module, head_name: str) -> Iterator[nn.Module]:
-    """Run ``encoder`` with its head as the identity, so that what it calls logits are the pooled features.
+def run_without_head(encoder: nn.Module, head_name: str, inputs: dict[str, Any]) -> Any:
+    """Run ``encoder`` with its head as the identity, so that what it calls logits are the pooled features (B, H).
 
-    The encoder's own pooling then yields (B, H) for every architecture, decoders included. The outermost module of
-    that name is replaced (an adapter's wrapper as well), on the instance only, so that replicas of a module on
-    several devices do not see each other, and restored afterwards.
+    The encoder's own pooling then works for every architecture, decoders included. A forward hook on the outermost
+    module of that name (an adapter's wrapper as well) returns the module's input while a flag on that very module is
+    set: replicas of a model on several devices do not see each other's flags, and the hook, a plain function, can be
+    copied with the module.
+
+    Args:
+        encoder: stock classifier.
+        head_name: from `find_head`.
+        inputs: keyword arguments of the encoder.
+
+    Returns:
+        What the encoder returns, with features in place of logits.
     """
-    head = encoder.get_submodule(head_name)
-    replaced = head.__dict__.get("forward")
-    head.forward = _identity
+    head: Any = hooked_head(encoder, head_name)
+    head._lwal_returns_input = True
     try:
-        yield head
+        return encoder(**inputs, return_dict=True)
     finally:
-        if replaced is None:
-            del head.forward
-        else:
-            head.forward = replaced
+        head._lwal_returns_input = False
 
 
-def _identity(inputs: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    return inputs
+def hooked_head(encoder: nn.Module, head_name: str) -> nn.Module:
+    """The encoder's head with the hook that `run_without_head` needs; called early, so that compilation never sees it."""
+    head = encoder.get_submodule(head_name)
+    if _return_input not in head._forward_hooks.values():
+        head.register_forward_hook(_return_input)
+    return head
+
+
+def _return_input(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+    return args[0] if getattr(module, "_lwal_returns_input", False) else output
 
 
 def replace_head(encoder: PreTrainedModel, head: Head, outputs: int) -> None:

@@ -38,6 +38,7 @@ class LabelTracker:
         """Drop what was derived from the label table: it was just loaded or replaced."""
         self.stale = False
         self._step: int | None = None
+        self._due: bool | None = None
         self._last_sums: Tensor | None = None
         self._first_rows: list[tuple[Tensor, Tensor]] | None = None
 
@@ -70,8 +71,10 @@ class LabelTracker:
 
         The paper writes ``(i - w) mod k = 1``, which never holds for k = 1; the authors' code does this.
         """
-        every, since = model.config.refresh_every, self.step(model) - model.config.warmup_steps
-        return every > 0 and since >= 0 and since % every == 0
+        if self._due is None:  # kept as a flag: a compiled forward that read the step would compile at every step
+            every, since = model.config.refresh_every, self.step(model) - model.config.warmup_steps
+            self._due = every > 0 and since >= 0 and since % every == 0
+        return self._due
 
     def step(self, model: LwALPreTrainedModel) -> int:
         """Optimizer steps done, mirrored on the host so that no step waits for the device."""
@@ -81,7 +84,8 @@ class LabelTracker:
 
     def set_step(self, model: LwALPreTrainedModel, step: int) -> None:
         """Set the number of optimizer steps done, here and in the table."""
-        self._step = step
+        self._step, self._due = step, None
+        self.refresh_due(model)
         model.label_table.step.fill_(step)
 
     def commit(self, model: LwALPreTrainedModel, sums: Tensor) -> None:
@@ -96,6 +100,11 @@ class LabelTracker:
 
     def _step_in_forward(self, model: LwALPreTrainedModel, values: Tensor, labels: Tensor) -> None:
         """Mode "forward": end the step of the previous forward, then take this one's class sums."""
+        if getattr(model, "_is_replica", False):
+            raise RuntimeError(
+                "nn.DataParallel throws away what its replicas learn of the labels: start one process per GPU with "
+                "`accelerate launch` or `torchrun`, or train with LwALTrainer."
+            )
         table = model.label_table
         if self._last_sums is not None:
             self.commit(model, self._last_sums)

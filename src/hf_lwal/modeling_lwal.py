@@ -21,7 +21,7 @@ from transformers.utils import ModelOutput
 from .configuration_lwal import LwALConfig
 from .distributed import all_reduce_sum
 from .functional import IGNORE_INDEX, cross_entropy, direction_sums, repel_from_sums
-from .heads import STOCK_CLASSES, Head, features_for_logits, replace_head
+from .heads import STOCK_CLASSES, Head, hooked_head, replace_head, run_without_head
 from .label_table import LabelTable
 from .label_table_file import check_label_table_file, write_label_table_file
 from .label_tracking import LabelTracker
@@ -119,8 +119,7 @@ class LwALPreTrainedModel(PreTrainedModel):
         if self.config.head_name is None:
             encoded = self.encoder(**known, return_dict=True)
             return encoded.logits.float(), None, encoded
-        with features_for_logits(self.encoder, self.config.head_name):
-            encoded = self.encoder(**known, return_dict=True)
+        encoded = run_without_head(self.encoder, self.config.head_name, known)
         return self.head_module(encoded.logits).float(), encoded.logits, encoded
 
     def embed(self, inputs: dict[str, Any]) -> Tensor:
@@ -286,6 +285,8 @@ class LwALPreTrainedModel(PreTrainedModel):
     def reset_label_table(self) -> None:
         """Start an empty table of the shape that the configuration asks for."""
         config = self.config
+        if config.head_name is not None:
+            hooked_head(self.encoder, config.head_name)
         in_embeddings = config.space == "embeddings" or config.head_name is None
         table = LabelTable(
             config.num_labels,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..functional import calibrated_scale, class_sums, pairwise_distances
-from ..heads import STOCK_CLASSES, Head, features_for_logits, find_head, replace_head
+from ..heads import STOCK_CLASSES, Head, find_head, replace_head, run_without_head
 from ..modeling_lwal import LwALPreTrainedModel
 from ..start import StartSamples
 from .base import LossContext, Objective, ObjectiveLoss
@@ -43,8 +43,7 @@ class OneHot(Objective):
         name = stock_head(model).name
 
         def values(inputs: dict[str, Any]) -> Tensor:
-            with features_for_logits(model, name):
-                return model(**inputs).logits
+            return run_without_head(model, name, inputs).logits
 
         return values
 

@@ -1,0 +1,141 @@
+"""Which checkpoint a training can resume from: the newest one that was written to its end."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+STATE_FILE = "trainer_state.json"
+"""The file that transformers' Trainer writes last."""
+
+_NAME = re.compile(r"checkpoint-(\d+)")
+_READ_AS_JSON = (STATE_FILE, "config.json", "adapter_config.json")
+_WEIGHTS = re.compile(r"(adapter_|pytorch_)?model.*\.(safetensors|bin)")
+
+
+def checkpoint_to_resume(wanted: str | os.PathLike[str] | bool | None, output_dir: str, processes: int) -> str | None:
+    """Folder for ``Trainer.train(resume_from_checkpoint=...)``, or None to start anew.
+
+    Args:
+        wanted: what the user passed: a folder, True for the newest complete checkpoint, or None or False.
+        output_dir: where True looks.
+        processes: how many processes train now; another number than before is a warning, since the rows are then
+            dealt out differently.
+
+    Raises:
+        ValueError: the folder is incomplete, or there is no complete one.
+    """
+    if not wanted:
+        return None
+    if wanted is True:
+        chosen = last_complete_checkpoint(output_dir)
+        if chosen is None:
+            raise ValueError(
+                f"{output_dir} has no complete checkpoint to resume from: leave resume_from_checkpoint out to start "
+                "anew."
+            )
+    else:
+        chosen, fault = os.fspath(wanted), what_is_missing(Path(wanted))
+        if fault is not None:
+            raise ValueError(
+                f"{chosen} cannot be resumed from, because {fault}: pass resume_from_checkpoint=True for the newest "
+                "complete checkpoint."
+            )
+    before = _processes(Path(chosen))
+    if before not in (None, processes):
+        logger.warning(
+            "%s was written by %d processes, but %d train now: the label table carries over, but rows and dropout "
+            "fall differently, so the run is not the one that was interrupted.",
+            chosen,
+            before,
+            processes,
+        )
+    return chosen
+
+
+def last_complete_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
+    """The newest ``checkpoint-<step>`` in ``output_dir`` that was written to its end, or None.
+
+    A process that is killed while it saves leaves a checkpoint that transformers' ``get_last_checkpoint`` picks and
+    then fails on, or half of which it silently ignores. Each one that is passed over is named in the log.
+    """
+    found = [(int(match[1]), path) for path in Path(output_dir).glob("*") if (match := _NAME.fullmatch(path.name))]
+    for _, path in sorted(found, reverse=True):
+        fault = what_is_missing(path)
+        if fault is None:
+            return str(path)
+        logger.warning("Skipped %s, because %s: its writing was cut off.", path, fault)
+    return None
+
+
+def what_is_missing(checkpoint: Path) -> str | None:
+    """What is wrong with a checkpoint folder, as half a sentence; None when it is complete.
+
+    Of large files only the ends are read. Optimizer and random state may both be absent (``save_only_model``).
+    """
+    names = {path.name for path in checkpoint.glob("*")}
+    if STATE_FILE not in names:
+        return f"{STATE_FILE} is missing"
+    for path in sorted(checkpoint.rglob("*")):
+        if path.is_file() and _is_cut_off(path):
+            return f"{path.name} is cut off"
+    missing = sorted(shard for path in checkpoint.glob("*.index.json") for shard in _shards(path) - names)
+    if missing:
+        return f"{missing[0]} is missing"
+    if not any(_WEIGHTS.fullmatch(name) or (checkpoint / name).is_dir() for name in names):
+        return "the weights are missing"
+    has_optimizer = any("optimizer" in name or name.startswith("global_step") for name in names)
+    if not has_optimizer and any(name.startswith("rng_state") for name in names):
+        return "the state of the optimizer is missing"
+    return None
+
+
+def forget_state_file(checkpoint: str | os.PathLike[str]) -> None:
+    """Mark a checkpoint that is about to be written over as incomplete: it would be half old and half new."""
+    Path(checkpoint, STATE_FILE).unlink(missing_ok=True)
+
+
+def _is_cut_off(path: Path) -> bool:
+    if path.suffix == ".safetensors":
+        return _safetensors_size(path) != path.stat().st_size
+    if path.suffix in (".pt", ".pth"):
+        return not zipfile.is_zipfile(path)  # torch.save writes a zip archive, whose directory is at its end
+    return (path.name in _READ_AS_JSON or path.name.endswith(".index.json")) and _json(path) is None
+
+
+def _safetensors_size(path: Path) -> int | None:
+    """Size that the header of a safetensors file promises; None without a whole header."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = file.read(min(length, path.stat().st_size))
+    try:
+        entries = [value for key, value in json.loads(header).items() if key != "__metadata__"]
+    except ValueError:
+        return None
+    return 8 + length + max((int(entry["data_offsets"][1]) for entry in entries), default=0)
+
+
+def _shards(index: Path) -> set[str]:
+    """Names of the files that a weight index lists."""
+    return set((_json(index) or {})["weight_map"].values())
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return None
+
+
+def _processes(checkpoint: Path) -> int | None:
+    """How many processes wrote a checkpoint, from its random states; None when it has none."""
+    if (checkpoint / "rng_state.pth").exists():
+        return 1
+    return len(list(checkpoint.glob("rng_state_*.pth"))) or None
