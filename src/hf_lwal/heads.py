@@ -87,7 +87,7 @@ def run_without_head(encoder: nn.Module, head_name: str, inputs: dict[str, Any])
 
 
 def hooked_head(encoder: nn.Module, head_name: str) -> nn.Module:
-    """The encoder's head with the hook that `run_without_head` needs; called early, so that compilation never sees it."""
+    """The encoder's head, with the hook that `run_without_head` needs; called early to keep it out of compilation."""
     head = encoder.get_submodule(head_name)
     if _return_input not in head._forward_hooks.values():
         head.register_forward_hook(_return_input)
