@@ -610,3 +610,15 @@ def test_arguments_survive_json_and_command_line(tmp_path):
     assert (args.lwal_preset, args.lwal_memory, args.lwal_offset) == ("paper", 9, False)
     assert json.loads(args.to_json_string())["lwal_memory"] == 9
     assert args.resolve_lwal().config["offset"] is False
+
+
+def test_data_loader_workers(tiny_config, tmp_path):
+    """Workers receive a copy of the collator: it must not drag the trainer and the model along."""
+    import pickle
+
+    trainer = LwALTrainer(
+        lwal(tiny_config), arguments(tmp_path, dataloader_num_workers=1, max_steps=3), train_dataset=TRAIN
+    )
+    assert len(pickle.dumps(trainer.data_collator)) < 5000
+    trainer.train()
+    assert trainer.model.label_table.step == 3

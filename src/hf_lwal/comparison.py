@@ -142,13 +142,13 @@ def quiet() -> Iterator[None]:
     from transformers.utils import logging
 
     verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     try:
         yield
     finally:
         logging.set_verbosity(verbosity)
-        logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+        logging.enable_progress_bar()
 
 
 def tokenize(rows: Dataset, column: str, tokenizer: Any, max_length: int) -> Dataset:
@@ -251,7 +251,7 @@ def train(trainer: Trainer) -> Result:
     if not any(entry["step"] == trainer.state.global_step for entry in _evaluations(trainer)):
         trainer.evaluate()
     evaluations = _evaluations(trainer)
-    start = next((entry for entry in trainer.state.log_history if "start_seconds" in entry), {})
+    start: dict[str, Any] = next((entry for entry in trainer.state.log_history if "start_seconds" in entry), {})
     seconds = start.get("start_seconds", 0.0)
     return Result(
         curve=[(entry["step"], 100.0 * entry["eval_accuracy"]) for entry in evaluations],

@@ -86,10 +86,10 @@ class CheckedCollator:
 
     Args:
         collator: the data collator to wrap.
-        names: returns id to name of the model, read at each batch since scripts may change it.
+        names: id to name of the model; a plain mapping, since data loader workers receive a copy of it.
     """
 
-    def __init__(self, collator: Callable[[Any], Any], names: Callable[[], Mapping[int, str]]) -> None:
+    def __init__(self, collator: Callable[[Any], Any], names: Mapping[int, str]) -> None:
         self.collator = collator
         self.names = names
 
@@ -113,16 +113,16 @@ class CheckedCollator:
         for column in LABEL_COLUMNS:
             label = feature.get(column)
             if isinstance(label, str):
-                ids = {name: index for index, name in self.names().items()}
+                ids = {name: index for index, name in self.names.items()}
                 if label not in ids:
-                    raise ValueError(unknown_name(label, f"row {row} of a batch", self.names()))
+                    raise ValueError(unknown_name(label, f"row {row} of a batch", self.names))
                 return {**feature, column: ids[label]}
         return feature
 
     def _check(self, labels: Tensor) -> None:
         if labels.ndim != 1 or labels.is_floating_point():
             raise ValueError(unusable_labels(f"{labels.dtype} of shape {tuple(labels.shape)}"))
-        num_labels = len(self.names())
+        num_labels = len(self.names)
         bad = ((labels != IGNORE_INDEX) & ((labels < 0) | (labels >= num_labels))).nonzero()
         if len(bad):
             row = int(bad[0, 0])

@@ -164,7 +164,7 @@ def _answer(task: Task, folder: Path, questions: Sequence[Any]) -> None:
         model = AutoModelForLwALClassification.from_pretrained(folder)
     part = "tokenizer" if task.kind == "text" else "image_processor"
     kind = "text-classification" if task.kind == "text" else "image-classification"
-    classify: Any = pipeline(kind, model=model, **{part: task.processing_class})  # type: ignore[call-overload]
+    classify: Any = pipeline(kind, model=model, **{part: task.processing_class})
     for question in questions:
         print(f"  {_describe(question)} → {_best(classify(question, top_k=1))}")
 

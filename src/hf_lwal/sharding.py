@@ -44,7 +44,7 @@ def shard(model: LwALPreTrainedModel, **options: Any) -> LwALPreTrainedModel:
     fully_shard(model, ignored_params=set(whole), **options)
     for parameter in whole:
         # On the gradient of one backward pass, not on what has been accumulated: accumulated parts are averaged once.
-        parameter.register_hook(_averaged)
+        parameter.register_hook(_averaged)  # type: ignore[no-untyped-call]
     return model
 
 

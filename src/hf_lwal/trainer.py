@@ -6,19 +6,19 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset
-from transformers import EvalPrediction, Trainer, TrainingArguments
+from transformers import Trainer, TrainingArguments
 from transformers.trainer_utils import TrainOutput
 
 from .callbacks import CentroidRefreshCallback
 from .configuration_lwal import matched_label_names
 from .distributed import all_reduce_sum, broadcast_, world_size
 from .exact_accumulation import WholeStep
-from .functional import IGNORE_INDEX, pairwise_distances
+from .functional import IGNORE_INDEX
+from .label_log import LabelLog
 from .labels import (
     CheckedCollator,
     balanced_weights,
@@ -29,6 +29,7 @@ from .labels import (
     rows_per_class,
     scanned_rows,
 )
+from .metrics import accuracy_and_f1
 from .modeling_lwal import LwALPreTrainedModel
 from .objectives import LossContext, Objective, build_objective
 from .settings import apply_settings
@@ -36,8 +37,6 @@ from .start import StartSamples, batch_norms, collect, own_random_state, warn_of
 from .training_args import LwALSettings, LwALTrainingArguments, resolve
 
 logger = logging.getLogger(__name__)
-
-NON_FINITE_LIMIT = 3
 
 
 class LwALTrainer(Trainer):
@@ -80,15 +79,12 @@ class LwALTrainer(Trainer):
             if not getattr(args, "metric_was_chosen", True) and args.metric_for_best_model == "loss":
                 args.metric_for_best_model, args.greater_is_better = "accuracy", True
         super().__init__(model, args, *positional, **kwargs)
-        self.data_collator: Any = CheckedCollator(self.data_collator, self._label_names)
+        self.data_collator: Any = CheckedCollator(self.data_collator, self._label_names())
         self.add_callback(CentroidRefreshCallback(self))
         self._step_sums: Tensor | None = None
         self._whole_step: WholeStep | None = None
-        self._terms: dict[str, Tensor] = {}
-        self._term_steps = 0
-        self._non_finite: Tensor | None = None
+        self._label_log = LabelLog()
         self._class_weights: Tensor | None = None
-        self._logged_vectors: Tensor | None = None
         self._last_eval_refresh = 0
 
     # -- model ----------------------------------------------------------------------------------------------------
@@ -112,11 +108,13 @@ class LwALTrainer(Trainer):
         if self.model_init is None:
             self._configure()
         try:
-            return super().train(*args, **kwargs)
+            output = super().train(*args, **kwargs)
         finally:
             if (model := self._lwal_model) is not None:
                 model.label_tracking = "forward"
-                model.bring_labels_up_to_date()
+        if model is not None:
+            model.bring_labels_up_to_date()
+        return output
 
     def _prepared(self, model: nn.Module) -> nn.Module:
         model = self.objective.prepare_model(model)
@@ -224,16 +222,12 @@ class LwALTrainer(Trainer):
 
     @torch.no_grad()
     def _observe(self, outputs: Any, labels: Tensor, terms: Mapping[str, Tensor]) -> None:
-        for name, value in terms.items():
-            self._terms[name] = self._terms.get(name, 0.0) + value
+        self._label_log.add(terms)
         model = self._lwal_model
         if model is None or model.config.preset == "paper":
             return
         values = model.values(outputs["embeddings"], outputs["features"])
-        sums = model.label_table.sums_of(values, labels)
-        finite = sums.isfinite().all()
-        self._non_finite = torch.where(finite, 0, (0 if self._non_finite is None else self._non_finite) + 1)
-        sums = torch.where(finite, sums, 0.0)
+        sums = self._label_log.finite(model.label_table.sums_of(values, labels))
         self._step_sums = sums if self._step_sums is None else self._step_sums + sums
 
     # -- Algorithm 1, called by CentroidRefreshCallback ---------------------------------------------------------------
@@ -242,8 +236,7 @@ class LwALTrainer(Trainer):
         """Train begin: check the labels, hand the class means to the trainer, run the start pass where wanted."""
         self._refuse_and_warn()
         self._check_train_labels()
-        self._step_sums, self._terms, self._term_steps, self._non_finite = None, {}, 0, None
-        self._logged_vectors, self._last_eval_refresh = None, self.state.global_step
+        self._step_sums, self._label_log, self._last_eval_refresh = None, LabelLog(), self.state.global_step
         model = self.core_model
         if isinstance(model, LwALPreTrainedModel):
             model.label_tracking = "trainer"
@@ -262,7 +255,7 @@ class LwALTrainer(Trainer):
 
     def commit_step(self) -> None:
         """Step end: give the rows of this step, of all ranks, to the class means."""
-        self._term_steps += 1
+        self._label_log.end_step()
         model = self._lwal_model
         if model is None:
             return
@@ -325,6 +318,10 @@ class LwALTrainer(Trainer):
                 DataLoader(Subset(dataset, indices), batch_size=self.args.eval_batch_size, collate_fn=collator)
             )
 
+    def _get_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader[Any]:
+        self.data_collator.names = self._label_names()  # scripts name the labels after building the trainer
+        return super()._get_dataloader(*args, **kwargs)
+
     # -- data and logs --------------------------------------------------------------------------------------------
 
     def _label_names(self) -> dict[int, str]:
@@ -362,68 +359,11 @@ class LwALTrainer(Trainer):
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log, with the loss terms and the state of the label table beside the training loss."""
-        if "loss" in logs and self._term_steps:
-            logs = {**logs, **self._label_logs()}
+        if "loss" in logs:
+            logs = {**logs, **self._label_log.read(self._lwal_model)}
         super().log(logs, *args, **kwargs)
-
-    def _label_logs(self) -> dict[str, float]:
-        """Loss terms averaged over the steps since the last log, and what the label table did."""
-        steps, self._term_steps = self._term_steps, 0
-        terms, self._terms = self._terms, {}
-        numbers: dict[str, float] = {}
-        if terms:
-            means = all_reduce_sum(torch.stack([value.float() for value in terms.values()])) / (world_size() * steps)
-            numbers = dict(zip(terms, means.tolist(), strict=True))
-        model = self._lwal_model
-        if model is None:
-            return numbers
-        self._stop_on_non_finite()
-        numbers["label_scale"] = float(model.label_table.scale.detach())
-        numbers["classes_seen"] = float(model.label_table.seen.float().mean())
-        numbers["label_drift"] = self._label_drift(model)
-        return numbers
-
-    @torch.no_grad()
-    def _label_drift(self, model: LwALPreTrainedModel) -> float:
-        """Mean distance that label vectors moved since the last log, as a share of the mean distance between them."""
-        vectors = model.current_label_vectors()
-        before, self._logged_vectors = self._logged_vectors, vectors.clone()
-        if before is None or before.shape != vectors.shape:
-            return 0.0
-        between = pairwise_distances(vectors, vectors).fill_diagonal_(0.0).sum() / (len(vectors) * (len(vectors) - 1))
-        return float((vectors - before).norm(dim=1).mean() / between)
-
-    def _stop_on_non_finite(self) -> None:
-        if self._non_finite is not None and int(self._non_finite) >= NON_FINITE_LIMIT:
-            raise FloatingPointError(
-                f"The embeddings of the last {int(self._non_finite)} batches contain NaN or infinity: lower the "
-                "learning rate, set max_grad_norm, or train in bf16 or float32 instead of fp16."
-            )
 
 
 def core_model(model: Any) -> Any:
     """The model inside an adapter, or the model itself."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
-
-
-def accuracy_and_f1(prediction: EvalPrediction) -> dict[str, float]:
-    """Accuracy and macro-F1, the metrics reported without ``compute_metrics``.
-
-    Args:
-        prediction: logits (N, C), or a list of batches of them, and labels (N,); -100 rows are left out.
-    """
-    logits, labels = prediction.predictions, prediction.label_ids
-    if isinstance(logits, (list, tuple)):
-        logits = np.concatenate(logits) if logits[0].ndim == 2 and logits[0].shape[0] != len(labels) else logits[0]
-    if isinstance(labels, (list, tuple)):
-        labels = np.concatenate(labels)
-    kept = labels != IGNORE_INDEX
-    predicted, labels = logits.argmax(axis=-1)[kept], labels[kept]
-    num_labels = logits.shape[-1]
-    hits = np.bincount(labels[predicted == labels], minlength=num_labels)
-    totals = np.bincount(labels, minlength=num_labels) + np.bincount(predicted, minlength=num_labels)
-    present = totals > 0
-    return {
-        "accuracy": float((predicted == labels).mean()) if len(labels) else 0.0,
-        "f1_macro": float((2 * hits[present] / totals[present]).mean()) if present.any() else 0.0,
-    }

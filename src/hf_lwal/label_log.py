@@ -1,0 +1,84 @@
+"""What a training says about its labels: loss terms, scale, classes seen, drift; and when it must stop.
+
+Everything is kept on the device and read at logging steps only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from .distributed import all_reduce_sum, world_size
+from .functional import pairwise_distances
+from .modeling_lwal import LwALPreTrainedModel
+
+NON_FINITE_LIMIT = 3
+"""Batches in a row with NaN or infinity after which training stops."""
+
+
+class LabelLog:
+    """Collects between two logs."""
+
+    def __init__(self) -> None:
+        self._terms: dict[str, Tensor] = {}
+        self._steps = 0
+        self._non_finite: Tensor | None = None
+        self._vectors: Tensor | None = None
+
+    def add(self, terms: Mapping[str, Tensor]) -> None:
+        """Add a micro-batch's share of the loss terms; the shares of a step add up to its value."""
+        for name, value in terms.items():
+            self._terms[name] = self._terms.get(name, 0.0) + value
+
+    def finite(self, sums: Tensor) -> Tensor:
+        """Return class sums, or zeros where they hold NaN or infinity, which is counted."""
+        is_finite = sums.isfinite().all()
+        before = 0 if self._non_finite is None else self._non_finite
+        self._non_finite = torch.where(is_finite, 0, before + 1)
+        return torch.where(is_finite, sums, 0.0)
+
+    def end_step(self) -> None:
+        """Count an optimizer step."""
+        self._steps += 1
+
+    def read(self, model: LwALPreTrainedModel | None) -> dict[str, float]:
+        """Numbers to log, averaged over the steps since the last call; all ranks must call it.
+
+        Raises:
+            FloatingPointError: the last batches held NaN or infinity.
+        """
+        steps, self._steps = self._steps, 0
+        terms, self._terms = self._terms, {}
+        numbers: dict[str, float] = {}
+        if not steps:
+            return numbers
+        if terms:
+            total = all_reduce_sum(torch.stack([value.float() for value in terms.values()]))
+            numbers = dict(zip(terms, (total / (world_size() * steps)).tolist(), strict=True))
+        if model is None:
+            return numbers
+        self._stop_on_non_finite()
+        numbers["label_scale"] = model.label_table.scale.item()
+        numbers["classes_seen"] = model.label_table.seen.float().mean().item()
+        numbers["label_drift"] = self._drift(model)
+        return numbers
+
+    @torch.no_grad()
+    def _drift(self, model: LwALPreTrainedModel) -> float:
+        """Mean distance that label vectors moved since the last log, as a share of the mean distance between them."""
+        vectors = model.current_label_vectors()
+        before, self._vectors = self._vectors, vectors.clone()
+        if before is None or before.shape != vectors.shape:
+            return 0.0
+        pairs = len(vectors) * (len(vectors) - 1)
+        between = pairwise_distances(vectors, vectors).fill_diagonal_(0.0).sum() / pairs
+        return ((vectors - before).norm(dim=1).mean() / between).item()
+
+    def _stop_on_non_finite(self) -> None:
+        if self._non_finite is not None and self._non_finite.item() >= NON_FINITE_LIMIT:
+            raise FloatingPointError(
+                f"The embeddings of the last {int(self._non_finite)} batches contain NaN or infinity: lower the "
+                "learning rate, set max_grad_norm, or train in bf16 or float32 instead of fp16."
+            )
