@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -22,6 +22,8 @@ from .configuration_lwal import LwALConfig
 from .distributed import all_reduce_sum
 from .functional import IGNORE_INDEX, cross_entropy, direction_sums, repel_from_sums
 from .heads import STOCK_CLASSES, Head, hooked_head, replace_head, run_without_head
+from .inference import encode as encode_inputs
+from .inference import predict as predict_labels
 from .label_table import LabelTable
 from .label_table_file import check_label_table_file, write_label_table_file
 from .label_tracking import LabelTracker
@@ -239,6 +241,37 @@ class LwALPreTrainedModel(PreTrainedModel):
     def start_values(self, inputs: dict[str, Any]) -> Tensor:
         """What class means are taken of, for a batch without labels: (B, H) or (B, D)."""
         return self.values(*self._embed(inputs)[:2])
+
+    # -- use ------------------------------------------------------------------------------------------------------
+
+    def encode(self, inputs: Sequence[Any], processing_class: Any, batch_size: int = 32) -> Tensor:
+        """Embeddings of raw inputs.
+
+        Args:
+            inputs: list of texts, images or sounds.
+            processing_class: tokenizer, image processor or feature extractor.
+            batch_size: inputs per forward pass.
+
+        Returns:
+            (N, D) float32 on the CPU.
+        """
+        return encode_inputs(self, inputs, processing_class, batch_size)
+
+    def predict(
+        self, inputs: Sequence[Any], processing_class: Any, top_k: int = 1, batch_size: int = 32
+    ) -> list[list[dict[str, Any]]]:
+        """Names and probabilities of the likeliest labels of raw inputs.
+
+        Args:
+            inputs: list of texts, images or sounds.
+            processing_class: tokenizer, image processor or feature extractor.
+            top_k: labels per input.
+            batch_size: inputs per forward pass.
+
+        Returns:
+            Per input a list of ``{"label": name, "score": probability}``, likeliest first.
+        """
+        return predict_labels(self, inputs, processing_class, top_k, batch_size)
 
     # -- encoder head and table -----------------------------------------------------------------------------------
 

@@ -1,0 +1,61 @@
+"""From raw texts, images or sounds to embeddings and labels, in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from .modeling_lwal import LwALPreTrainedModel
+
+
+def encode(model: LwALPreTrainedModel, inputs: Sequence[Any], processing_class: Any, batch_size: int) -> Tensor:
+    """Embeddings (N, D) float32 on the CPU."""
+    return torch.cat([model.embed(batch).cpu() for batch in _evaluated(model, inputs, processing_class, batch_size)])
+
+
+def predict(
+    model: LwALPreTrainedModel, inputs: Sequence[Any], processing_class: Any, top_k: int, batch_size: int
+) -> list[list[dict[str, Any]]]:
+    """Per input the ``top_k`` likeliest labels with their probabilities."""
+    names = model.config.label_names
+    if not 1 <= top_k <= len(names):
+        raise ValueError(f"top_k is {top_k}, but it must be between 1 and the number of labels, {len(names)}.")
+    results = []
+    for batch in _evaluated(model, inputs, processing_class, batch_size):
+        best = model(**batch).logits.softmax(dim=1).topk(top_k)
+        for scores, indices in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+            results.append([{"label": names[i], "score": score} for i, score in zip(indices, scores, strict=True)])
+    return results
+
+
+@torch.no_grad()
+def _evaluated(
+    model: LwALPreTrainedModel, inputs: Sequence[Any], processing_class: Any, batch_size: int
+) -> Iterator[dict[str, Any]]:
+    """Prepared batches, with the model in evaluation mode and without gradients while they are used."""
+    if isinstance(inputs, str) or not isinstance(inputs, Sequence) or not len(inputs):
+        raise ValueError(f"inputs must be a list of at least one {model.task}, but it is {type(inputs).__name__}.")
+    was_training = model.training
+    model.eval()
+    try:
+        for start in range(0, len(inputs), batch_size):
+            yield _prepared(model, inputs[start : start + batch_size], processing_class)
+    finally:
+        model.train(was_training)
+
+
+def _prepared(model: LwALPreTrainedModel, inputs: Sequence[Any], processing_class: Any) -> dict[str, Any]:
+    options: dict[str, Any] = {"return_tensors": "pt"}
+    if model.task == "text":
+        options |= {"padding": True, "truncation": True}
+    if model.task == "audio":
+        options |= {"padding": True, "sampling_rate": processing_class.sampling_rate}
+    batch = processing_class(list(inputs), **options)
+    return {
+        name: value.to(model.device, model.encoder.dtype) if value.is_floating_point() else value.to(model.device)
+        for name, value in batch.items()
+    }
