@@ -514,7 +514,7 @@ def test_bad_labels_are_named(tiny_config, tmp_path):
     ("options", "sentence"),
     [
         ({"lwal_preset": "papers"}, "Unknown lwal_preset 'papers': choose one of default, paper"),
-        ({"label_method": "two_hot"}, "Unknown label_method 'two_hot': choose one of lwal, one_hot"),
+        ({"label_method": "two_hot"}, "Unknown label_method 'two_hot': choose one of label_embed, label_smoothing"),
         ({"lwal_scale": "big"}, "lwal_scale is 'big', but it must be auto or a positive number"),
         ({"lwal_scale": "-3"}, "lwal_scale is '-3'"),
         ({"lwal_memory": -1}, "memory is -1, but it cannot be negative"),

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from .modeling_lwal import LwALPreTrainedModel
+
 if TYPE_CHECKING:
     from .trainer import LwALTrainer
 
@@ -51,6 +53,19 @@ class CentroidRefreshCallback(TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """Refresh for the evaluation or save at the end of an epoch."""
+        """Bring the ranks together, and refresh for the evaluation or save at the end of an epoch."""
+        self.trainer.objective.merge_ranks()
         if control.should_evaluate or control.should_save:
             self.trainer.refresh_for_evaluation(epoch_end=True)
+
+    def on_save(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Saving brought the label vectors of rank 0 up to date: do so on the other ranks, so that all are the same."""
+        model = self.trainer.core_model
+        if isinstance(model, LwALPreTrainedModel):
+            model.bring_labels_up_to_date()

@@ -29,7 +29,7 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 """What each column of the table is, as fields of ``LwALTrainingArguments``."""
 
-EVALUATIONS = 6
+EVALUATIONS = 5
 """Evaluations during training, besides the one before the first step."""
 
 

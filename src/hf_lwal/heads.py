@@ -98,6 +98,40 @@ def _return_input(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
     return args[0] if getattr(module, "_lwal_returns_input", False) else output
 
 
+def layers_to_save(encoder: PreTrainedModel, head_name: str | None) -> list[str]:
+    """Names of the encoder's layers that an adapter must save whole.
+
+    They are the layers behind the backbone, which start from scratch (of a head inside the backbone, the head alone),
+    and the BatchNorm layers, whose running statistics move although nothing trains them.
+
+    Args:
+        encoder: stock classifier.
+        head_name: from `find_head`; None where there is no such head.
+    """
+    backbone = encoder.base_model_prefix
+    if not hasattr(encoder, backbone) or (head_name or "").startswith(f"{backbone}."):
+        behind = [] if head_name is None else [head_name]
+    else:
+        others = {name: child for name, child in encoder.named_children() if name != backbone}
+        behind = [name for name, child in others.items() if any(True for _ in child.parameters())]
+    norms = [
+        name.partition(".modules_to_save.")[0].removesuffix(".original_module")
+        for name, layer in encoder.named_modules()
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.track_running_stats
+    ]
+    return list(dict.fromkeys(behind + [name for name in norms if name.partition(".")[0] not in behind]))
+
+
+def active_copy(module: nn.Module) -> nn.Module:
+    """The copy in use of a module that a PEFT adapter saves, or the module itself where none does."""
+    wrapper: Any = module
+    copies = getattr(wrapper, "modules_to_save", None)
+    if copies is None:
+        return module
+    active = [name for name in wrapper.active_adapters if name in copies]
+    return wrapper.original_module if wrapper.disable_adapters or not active else copies[active[0]]
+
+
 def replace_head(encoder: PreTrainedModel, head: Head, outputs: int) -> None:
     """Give ``encoder`` a fresh last layer with ``outputs`` outputs, initialised as the architecture does it.
 

@@ -21,7 +21,15 @@ from transformers.utils import ModelOutput
 from .configuration_lwal import LwALConfig
 from .distributed import all_reduce_sum
 from .functional import IGNORE_INDEX, cross_entropy, direction_sums, repel_from_sums
-from .heads import STOCK_CLASSES, Head, hooked_head, replace_head, run_without_head
+from .heads import (
+    STOCK_CLASSES,
+    Head,
+    active_copy,
+    hooked_head,
+    layers_to_save,
+    replace_head,
+    run_without_head,
+)
 from .inference import encode as encode_inputs
 from .inference import predict as predict_labels
 from .label_table import LabelTable
@@ -278,9 +286,15 @@ class LwALPreTrainedModel(PreTrainedModel):
     @property
     def label_table(self) -> LabelTable:
         """The label table; the active copy when an adapter wraps it."""
-        classifier: Any = self.classifier
-        copies = getattr(classifier, "modules_to_save", None)
-        return classifier if copies is None else copies[classifier.active_adapters[0]]
+        table: Any = active_copy(self.classifier)
+        return table
+
+    def peft_modules_to_save(self) -> list[str]:
+        """Names for ``LoraConfig(modules_to_save=...)``: the label table, and what `layers_to_save` names.
+
+        An adapter without them meets others when it is loaded: the head of a backbone, for one, starts at random.
+        """
+        return ["classifier", *(f"encoder.{name}" for name in layers_to_save(self.encoder, self.config.head_name))]
 
     @property
     def head_module(self) -> Any:
@@ -308,6 +322,7 @@ class LwALPreTrainedModel(PreTrainedModel):
         Raises:
             ValueError: the encoder has no single linear head.
         """
+        self._refuse_inside_adapter()
         if self.config.head_name is None:
             raise ValueError("This encoder has no single linear head, so its embedding_dim cannot be changed.")
         head = Head(self.config.head_name, self.head_module.in_features)
@@ -317,6 +332,7 @@ class LwALPreTrainedModel(PreTrainedModel):
 
     def reset_label_table(self) -> None:
         """Start an empty table of the shape that the configuration asks for."""
+        self._refuse_inside_adapter()
         config = self.config
         if config.head_name is not None:
             hooked_head(self.encoder, config.head_name)
@@ -332,6 +348,13 @@ class LwALPreTrainedModel(PreTrainedModel):
         )
         self.classifier = table if not hasattr(self, "classifier") else table.to(self.device)
         self.tracker.forget()
+
+    def _refuse_inside_adapter(self) -> None:
+        if hasattr(self, "classifier") and active_copy(self.classifier) is not self.classifier:
+            raise ValueError(
+                "An adapter holds this model's label table, whose shape cannot change any more: first apply the "
+                "arguments with hf_lwal.settings.apply_settings(model, args.resolve_lwal()), then wrap the model."
+            )
 
     def current_label_vectors(self) -> Tensor:
         """(C, D) float32 label vectors of the moment, as the next training step would use them."""

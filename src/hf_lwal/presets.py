@@ -28,9 +28,21 @@ PAPER: dict[str, Any] = {
     "initial_labels": "one_hot",
     "initial_label_norm": 1.0,
 }
+STATIC: dict[str, Any] = {
+    **PAPER,
+    "preset": "default",
+    "refresh_every": 0,
+    "initial_labels": "class_means",
+}
+"""The table of fixed label vectors: nothing moves them."""
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {"label_method": "lwal", **DEFAULT},
     "paper:std": {"label_method": "one_hot"},
+    "paper:static_label": {"label_method": "static_label"},
+    "paper:lwr2k": {"label_method": "lwr", "lwr_every": 2},
+    "paper:lwr3k": {"label_method": "lwr", "lwr_every": 3},
+    "paper:lwr5k": {"label_method": "lwr", "lwr_every": 5},
+    "paper:label_embed": {"label_method": "label_embed"},
     "paper:lwal": {"label_method": "lwal", "embedding_dim": "1x", **PAPER},
     "paper:lwal10": {"label_method": "lwal", "embedding_dim": "10x", **PAPER},
     "paper:lwal10+rpl": {"label_method": "lwal", "embedding_dim": "10x", **PAPER, "repel_weight": 10.0},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from .auto import resolved_embedding_dim
@@ -22,11 +23,22 @@ def apply_settings(model: Any, settings: LwALSettings) -> None:
     Raises:
         ValueError: a value that makes no sense, or a trained table that does not fit the settings.
     """
+    apply_config(model, settings.config, settings.embedding_dim)
+
+
+def apply_config(model: Any, config: Mapping[str, Any], embedding_dim: int | str | None = None) -> None:
+    """Write values into an LwAL model's configuration, as `apply_settings` does.
+
+    Args:
+        model: an LwAL model; others are left alone.
+        config: names and values of `LwALConfig`.
+        embedding_dim: a number, a multiple such as "10x", or None to keep the model's.
+    """
     if not isinstance(model, LwALPreTrainedModel):
         return
-    wanted = dict(settings.config)
-    if settings.embedding_dim is not None:
-        wanted["embedding_dim"] = resolved_embedding_dim(settings.embedding_dim, model.config.num_labels, None)
+    wanted = dict(config)
+    if embedding_dim is not None:
+        wanted["embedding_dim"] = resolved_embedding_dim(embedding_dim, model.config.num_labels, None)
     if model.config.head_name is None:
         wanted.pop("space", None)  # such a model lives in the embeddings space anyway
     changed = {name: value for name, value in wanted.items() if getattr(model.config, name) != value}
@@ -41,12 +53,12 @@ def apply_settings(model: Any, settings: LwALSettings) -> None:
             "start from the backbone."
         )
     _check(model, {**wanted, **changed})
-    embedding_dim = changed.pop("embedding_dim", model.config.embedding_dim)
+    new_dim = changed.pop("embedding_dim", model.config.embedding_dim)
     for name, value in changed.items():
         setattr(model.config, name, value)
-    if embedding_dim != model.config.embedding_dim:
-        logger.info("The encoder's head is rebuilt with %d outputs.", embedding_dim)
-        model.resize_embedding_dim(embedding_dim)
+    if new_dim != model.config.embedding_dim:
+        logger.info("The encoder's head is rebuilt with %d outputs.", new_dim)
+        model.resize_embedding_dim(new_dim)
     elif rebuild:
         model.reset_label_table()
     model.config.validate_lwal()

@@ -31,7 +31,15 @@ from .labels import (
 )
 from .metrics import accuracy_and_f1
 from .modeling_lwal import LwALPreTrainedModel
-from .objectives import LossContext, Objective, build_objective
+from .objectives import (
+    LossContext,
+    Objective,
+    average_gradients,
+    build_objective,
+    load_objective,
+    save_objective,
+)
+from .sample_ids import SAMPLE_ID, NumberedCollator, NumberedRows
 from .settings import apply_settings
 from .start import StartSamples, batch_norms, collect, own_random_state, warn_of_missing_classes
 from .training_args import LwALSettings, LwALTrainingArguments, resolve
@@ -101,7 +109,9 @@ class LwALTrainer(Trainer):
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
         """Build the model with the user's ``model_init`` and prepare it for the method."""
-        return self._prepared(super().call_model_init(trial))
+        model = super().call_model_init(trial)
+        self.objective = self._own_objective or build_objective(self.lwal_settings)
+        return self._prepared(model)
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train; arguments as in transformers. The model tracks its own class means again afterwards."""
@@ -135,6 +145,8 @@ class LwALTrainer(Trainer):
             self._configure()
 
     def _refuse_and_warn(self) -> None:
+        if self.objective.accumulation_caveat is not None and self.args.gradient_accumulation_steps > 1:
+            logger.warning(self.objective.accumulation_caveat)
         model = self._lwal_model
         if model is None:
             return
@@ -193,21 +205,22 @@ class LwALTrainer(Trainer):
                 f"Training needs labels, but a batch has only the columns {', '.join(sorted(inputs))}: name the "
                 "label column `label` or `labels`."
             )
-        kept = {name: value for name, value in inputs.items() if name != "labels" or self.objective.passes_labels}
-        context = self._context(num_items_in_batch if model.training else None)
+        hidden = {SAMPLE_ID} if self.objective.passes_labels else {SAMPLE_ID, "labels"}
+        kept = {name: value for name, value in inputs.items() if name not in hidden}
+        context = self._context(num_items_in_batch if model.training else None, inputs.get(SAMPLE_ID))
         if context.training and self._whole_step is not None:
             context.model.label_tracking = "off"  # the forward must not refresh from a part of the step
             outputs = model(**kept)
             context.model.label_tracking = "trainer"
             loss, terms = self._whole_step.loss(context.model, outputs["embeddings"], context)
         else:
-            outputs = model(**kept)
+            outputs = self.objective.forward_model(model, kept)
             loss, terms = self.objective.loss(outputs, labels, context)
         if context.training:
             self._observe(outputs, labels, terms)
         return (loss, outputs) if return_outputs else loss
 
-    def _context(self, num_items: Tensor | None) -> LossContext:
+    def _context(self, num_items: Tensor | None, sample_ids: Tensor | None = None) -> LossContext:
         return LossContext(
             model=self.core_model,
             num_items=num_items,
@@ -218,6 +231,8 @@ class LwALTrainer(Trainer):
             step=self.state.global_step,
             epoch=self.state.epoch or 0.0,
             own_loss=self.compute_loss_func,
+            epochs=self.state.num_train_epochs,
+            sample_ids=sample_ids,
         )
 
     @torch.no_grad()
@@ -241,7 +256,11 @@ class LwALTrainer(Trainer):
         if isinstance(model, LwALPreTrainedModel):
             model.label_tracking = "trainer"
             model.optimizer_step = self.state.global_step
-        if self.state.global_step > 0 or not self.objective.wants_start(model):
+        if self.state.global_step > 0:
+            return
+        if numbers := self.objective.begin(model):
+            self.log(numbers)
+        if not self.objective.wants_start(model):
             return
         batches = self._rows_to_batches(self.lwal_settings.init_samples)
         if not batches:
@@ -256,6 +275,7 @@ class LwALTrainer(Trainer):
     def commit_step(self) -> None:
         """Step end: give the rows of this step, of all ranks, to the class means."""
         self._label_log.end_step()
+        self.objective.zero_grad()  # the trainer's own loop only knows the model's gradients
         model = self._lwal_model
         if model is None:
             return
@@ -281,6 +301,8 @@ class LwALTrainer(Trainer):
         model.labels_are_current()
 
     def _wants_eval_refresh(self, model: LwALPreTrainedModel, wanted: str | int, epoch_end: bool) -> bool:
+        if not self.objective.refreshes_labels:
+            return False
         if isinstance(wanted, int):
             return self.state.global_step - self._last_eval_refresh >= wanted
         if wanted == "auto":
@@ -318,9 +340,67 @@ class LwALTrainer(Trainer):
                 DataLoader(Subset(dataset, indices), batch_size=self.args.eval_batch_size, collate_fn=collator)
             )
 
-    def _get_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader[Any]:
+    def _get_dataloader(self, dataset: Any, description: str, *args: Any, **kwargs: Any) -> DataLoader[Any]:
         self.data_collator.names = self._label_names()  # scripts name the labels after building the trainer
-        return super()._get_dataloader(*args, **kwargs)
+        if not (kwargs.get("is_training") and self.objective.needs_sample_ids):
+            return super()._get_dataloader(dataset, description, *args, **kwargs)
+        if isinstance(dataset, torch.utils.data.IterableDataset) or not hasattr(dataset, "__len__"):
+            raise ValueError(
+                f"{type(self.objective).__name__} keeps something of every training row, but {type(dataset).__name__} "
+                "is a stream, whose rows have no number: use a map-style data set, with a length and an index."
+            )
+        own = self.data_collator
+        self.objective.allocate(len(dataset), len(self._label_names()))
+        rows, collator = dataset, own
+        if isinstance(dataset, Dataset):
+            rows = self._remove_unused_columns(dataset, description=description)
+        else:
+            collator = self._get_collator_with_removed_columns(own, description=description)
+        if (sampler := kwargs.get("sampler_fn")) is not None:
+            kwargs["sampler_fn"] = lambda numbered: sampler(rows)  # some samplers look into the columns
+        try:
+            self.data_collator = NumberedCollator(collator)
+            return super()._get_dataloader(NumberedRows(rows), description, *args, **kwargs)
+        finally:
+            self.data_collator = own
+
+    # -- the objective's own parameters and state --------------------------------------------------------------------
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        """Optimizer of the model and of the objective's own parameters, which are not decayed."""
+        self.objective.to(self.args.device)
+        optimizer = super().create_optimizer(model)
+        known = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        own = [parameter for parameter in self.objective.parameters() if id(parameter) not in known]
+        for parameter in own:
+            broadcast_(parameter.data)
+        if own:
+            optimizer.add_param_group({"params": own, "weight_decay": 0.0})
+        return optimizer
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Forward and backward of a micro-batch; after the last one the objective's gradients are averaged."""
+        loss: Tensor = super().training_step(*args, **kwargs)
+        if self.accelerator.sync_gradients:
+            average_gradients(self.objective)
+        return loss
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the model, and beside it what the objective has learned (``objective.safetensors``)."""
+        super().save_model(output_dir, _internal_call)
+        if self.args.should_save and not _internal_call and any(True for _ in self.objective.parameters()):
+            save_objective(self.objective, output_dir or self.args.output_dir)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        super()._save_optimizer_and_scheduler(output_dir)
+        self.objective.merge_ranks()
+        if self.args.should_save:
+            save_objective(self.objective, output_dir)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None:
+            load_objective(self.objective, checkpoint)
 
     # -- data and logs --------------------------------------------------------------------------------------------
 

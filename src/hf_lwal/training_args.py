@@ -36,6 +36,10 @@ class LwALSettings(NamedTuple):
         eval_refresh_samples: rows per class for a refresh before evaluation.
         class_weights: None, "balanced" or one weight per class.
         exact_accumulation: two passes per step, so that the paper's centroids are those of the whole step.
+        weight: weight of the method's extra term, or None for the method's own.
+        temperature: temperature of the method's softened targets, or None for the method's own.
+        lwr_every: epochs between recordings of lwr.
+        static_model: text model that embeds the class names for static_label.
     """
 
     label_method: str
@@ -48,6 +52,16 @@ class LwALSettings(NamedTuple):
     eval_refresh_samples: int
     class_weights: str | list[float] | None
     exact_accumulation: bool
+    weight: float | None = None
+    temperature: float | None = None
+    lwr_every: int = 5
+    static_model: str | None = None
+
+    @property
+    def of_the_method(self) -> dict[str, float]:
+        """``weight`` and ``temperature``, those that were given."""
+        given = {"weight": self.weight, "temperature": self.temperature}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass
@@ -61,12 +75,38 @@ class LwALTrainingArguments(TrainingArguments):
 
     label_method: str | None = field(
         default=None,
-        metadata={"help": "What the outputs are compared with: lwal (default) or one_hot."},
+        metadata={
+            "help": "What the outputs are compared with: lwal (default), one_hot, label_smoothing, max_entropy, "
+            "teacher_free, lwr, label_embed or static_label."
+        },
+    )
+    label_weight: float | None = field(
+        default=None,
+        metadata={
+            "help": "Weight of the method's extra term. max_entropy 0.1, teacher_free 0.1, lwr 0.9 (at the end of "
+            "training), label_embed 0.5 (of the hard labels); label_smoothing uses label_smoothing_factor, 0.1."
+        },
+    )
+    label_temperature: float | None = field(
+        default=None,
+        metadata={"help": "Temperature of the targets that a method softens. teacher_free 20, lwr 5, label_embed 2."},
+    )
+    label_lwr_every: int | None = field(
+        default=None,
+        metadata={
+            "help": "k, epochs between recordings of lwr, which is cross-entropy until epoch k. default 5, "
+            "paper:lwr2k 2, paper:lwr3k 3, paper:lwr5k 5."
+        },
+    )
+    label_static_model: str | None = field(
+        default=None,
+        metadata={"help": "Text model (local folder or Hub id) that embeds the class names for static_label."},
     )
     lwal_preset: str | None = field(
         default=None,
         metadata={
-            "help": "Named settings: default, paper (= paper:lwal), paper:lwal10, paper:lwal10+rpl, paper:std. "
+            "help": "Named settings: default, paper (= paper:lwal), paper:lwal10, paper:lwal10+rpl, paper:std, "
+            "paper:static_label, paper:lwr2k, paper:lwr3k, paper:lwr5k, paper:label_embed. "
             "Without it a model keeps the settings it was saved with."
         },
     )
@@ -165,12 +205,14 @@ def resolve(args: TrainingArguments) -> LwALSettings:
     values = preset(name) if name is not None else {}
     method = given("label_method") or values.pop("label_method", None) or "lwal"
     values.pop("label_method", None)
-    embedding_dim = values.pop("embedding_dim", None)
+    embedding_dim, lwr_every = values.pop("embedding_dim", None), values.pop("lwr_every", None)
     values |= {key: given(f"lwal_{key}") for key in CONFIG_FIELDS if given(f"lwal_{key}") is not None}
     init = given("lwal_init")
     if init not in (None, "class_means", "one_hot"):
         raise ValueError(f"Unknown lwal_init {init!r}: choose class_means or one_hot.")
-    if method == "lwal" and init is not None:
+    if method != "lwal":  # the settings of adaptive labels mean nothing to the other methods
+        values, embedding_dim = {}, None
+    elif init is not None:
         values["initial_labels"] = init
     return LwALSettings(
         label_method=method,
@@ -183,6 +225,10 @@ def resolve(args: TrainingArguments) -> LwALSettings:
         eval_refresh_samples=_positive("lwal_eval_refresh_samples", given("lwal_eval_refresh_samples"), 50),
         class_weights=_class_weights(given("lwal_class_weights")),
         exact_accumulation=bool(given("lwal_exact_accumulation")),
+        weight=_above("label_weight", given("label_weight"), 0.0, or_equal=True),
+        temperature=_above("label_temperature", given("label_temperature"), 0.0),
+        lwr_every=_positive("label_lwr_every", given("label_lwr_every"), lwr_every or 5),
+        static_model=given("label_static_model"),
     )
 
 
@@ -190,6 +236,12 @@ def _positive(name: str, value: int | None, default: int) -> int:
     if value is not None and value < 1:
         raise ValueError(f"{name} is {value}, but it must be at least 1.")
     return default if value is None else value
+
+
+def _above(name: str, value: float | None, limit: float, or_equal: bool = False) -> float | None:
+    if value is not None and not (limit < value < float("inf") or (or_equal and value == limit)):
+        raise ValueError(f"{name} is {value}, but it must be {'at least' if or_equal else 'above'} {limit:g}.")
+    return value
 
 
 def _scale(value: str | float | None) -> float | None:

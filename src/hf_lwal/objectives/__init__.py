@@ -6,13 +6,33 @@ from collections.abc import Callable
 
 from ..training_args import LwALSettings
 from .base import LossContext, Objective, ObjectiveLoss
+from .label_embed import LabelEmbedding
+from .label_smoothing import LabelSmoothing
 from .lwal import LwAL
+from .lwr import LearningWithRetrospection
+from .max_entropy import MaxEntropy
 from .one_hot import OneHot
+from .state import average_gradients, load_objective, save_objective
+from .static_label import StaticLabel
+from .teacher_free import TeacherFree
 
 OBJECTIVES: dict[str, Callable[[LwALSettings], Objective]] = {
+    "label_embed": lambda settings: LabelEmbedding(**renamed(settings.of_the_method, weight="beta")),
+    "label_smoothing": lambda settings: LabelSmoothing(),
     "lwal": lambda settings: LwAL(scale=settings.scale),
+    "lwr": lambda settings: LearningWithRetrospection(
+        settings.lwr_every, **renamed(settings.of_the_method, weight="beta")
+    ),
+    "max_entropy": lambda settings: MaxEntropy(beta=0.1 if settings.weight is None else settings.weight),
     "one_hot": lambda settings: OneHot(init=settings.init),
+    "static_label": lambda settings: StaticLabel(settings.static_model, scale=settings.scale or 1.0),
+    "teacher_free": lambda settings: TeacherFree(**renamed(settings.of_the_method, weight="alpha")),
 }
+
+
+def renamed(values: dict[str, float], **names: str) -> dict[str, float]:
+    """The same values under the names that a method's own literature uses."""
+    return {names.get(name, name): value for name, value in values.items()}
 
 
 def build_objective(settings: LwALSettings) -> Objective:
@@ -28,4 +48,21 @@ def build_objective(settings: LwALSettings) -> Objective:
     return OBJECTIVES[settings.label_method](settings)
 
 
-__all__ = ["OBJECTIVES", "LossContext", "LwAL", "Objective", "ObjectiveLoss", "OneHot", "build_objective"]
+__all__ = [
+    "OBJECTIVES",
+    "LabelEmbedding",
+    "LabelSmoothing",
+    "LearningWithRetrospection",
+    "LossContext",
+    "LwAL",
+    "MaxEntropy",
+    "Objective",
+    "ObjectiveLoss",
+    "OneHot",
+    "StaticLabel",
+    "TeacherFree",
+    "average_gradients",
+    "build_objective",
+    "load_objective",
+    "save_objective",
+]

@@ -35,6 +35,8 @@ class LossContext:
         step: optimizer steps done.
         epoch: epochs done, fractional.
         own_loss: the user's ``compute_loss_func``, or None.
+        epochs: epochs of the whole training, rounded up.
+        sample_ids: (B,) int64, which rows of the training set these are; only for methods that need it.
     """
 
     model: Any
@@ -46,6 +48,8 @@ class LossContext:
     step: int = 0
     epoch: float = 0.0
     own_loss: Callable[..., Tensor] | None = None
+    epochs: int = 0
+    sample_ids: Tensor | None = None
 
     @property
     def training(self) -> bool:
@@ -87,14 +91,36 @@ class Objective(nn.Module):
     Attributes:
         citation: where the method comes from, for the model card.
         passes_labels: the model's forward takes ``labels``.
+        refreshes_labels: label vectors of an LwAL model are class means, so evaluation may refresh them.
+        needs_sample_ids: the loss needs to know which row of the training set is which.
+        accumulation_caveat: what gradient accumulation changes, as a sentence; None for nothing.
     """
 
     citation: ClassVar[str]
     passes_labels: ClassVar[bool] = False
+    refreshes_labels: ClassVar[bool] = True
+    needs_sample_ids: ClassVar[bool] = False
+    accumulation_caveat: ClassVar[str | None] = None
 
     def prepare_model(self, model: nn.Module) -> nn.Module:
         """Return the model this method trains, built from the user's; called once, before the optimizer exists."""
         return model
+
+    def allocate(self, rows: int, num_labels: int) -> None:
+        """Make room for what is kept of each training row; called before training and before a checkpoint is read."""
+        raise TypeError(f"{type(self).__name__} needs sample ids but does not define allocate(rows, num_labels).")
+
+    def begin(self, model: Any) -> dict[str, float]:
+        """Called before the first step of a training that does not resume; returns numbers to log."""
+        return {}
+
+    def merge_ranks(self) -> None:
+        """Make the state equal on all ranks; all of them call it after an epoch and before a checkpoint."""
+        return
+
+    def forward_model(self, model: nn.Module, inputs: dict[str, Any]) -> Any:
+        """Outputs of the model, in whatever wrapper the trainer put it."""
+        return model(**inputs)
 
     def wants_start(self, model: PreTrainedModel) -> bool:
         """Whether to run a start pass over a few rows per class before the first step."""

@@ -6,17 +6,17 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..functional import calibrated_scale, class_sums, pairwise_distances
-from ..heads import STOCK_CLASSES, Head, find_head, replace_head, run_without_head
-from ..modeling_lwal import LwALPreTrainedModel
+from ..heads import run_without_head
 from ..start import StartSamples
-from .base import LossContext, Objective, ObjectiveLoss
+from .base import LossContext, ObjectiveLoss
+from .stock import StockObjective, stock_head
 
 
-class OneHot(Objective):
+class OneHot(StockObjective):
     """Cross-entropy, correct under accumulation and several ranks.
 
     Args:
@@ -29,10 +29,6 @@ class OneHot(Objective):
     def __init__(self, init: str | None = None) -> None:
         super().__init__()
         self.init = init
-
-    def prepare_model(self, model: nn.Module) -> nn.Module:
-        """Turn an LwAL model whose table was never trained back into the stock classifier of its backbone."""
-        return stock_classifier(model) if isinstance(model, LwALPreTrainedModel) else model
 
     def wants_start(self, model: PreTrainedModel) -> bool:
         """Only for the class-means start."""
@@ -90,43 +86,3 @@ def nearest_mean_head(features: Tensor, labels: Tensor, num_labels: int) -> tupl
     bias = -scale * (means - centre).square().sum(dim=1) - weight @ centre
     bias = torch.where(seen, bias, bias[seen].min())
     return weight.float(), bias.float(), scale
-
-
-def stock_task(model: PreTrainedModel) -> str:
-    """Task of a stock classifier, from the mapping its class is in."""
-    for task, stock in STOCK_CLASSES.items():
-        if type(model.config) in stock._model_mapping and isinstance(model, stock._model_mapping[type(model.config)]):
-            return task
-    raise ValueError(f"{type(model).__name__} is not a text, image or audio classifier of transformers.")
-
-
-def stock_head(model: PreTrainedModel) -> Head:
-    """The one linear head of a stock classifier.
-
-    Raises:
-        ValueError: it has none, or several.
-    """
-    head = find_head(model.config, stock_task(model))
-    if head is None:
-        raise ValueError(f"{type(model).__name__} has no single linear head: it cannot be started from class means.")
-    return head
-
-
-def stock_classifier(model: LwALPreTrainedModel) -> PreTrainedModel:
-    """The stock classifier with C outputs on the backbone of an untrained LwAL model, which gives it up.
-
-    Raises:
-        ValueError: the label table was trained, and would be lost.
-    """
-    if bool(model.label_table.seen.any()) or model.optimizer_step > 0:
-        raise ValueError(
-            f"This {type(model).__name__} has a trained label table, which one-hot training would discard: start from "
-            "the backbone, or fold the model into a stock classifier first."
-        )
-    if model.config.head_name is None:
-        raise ValueError("This encoder has no single linear head: load the stock classifier for one-hot training.")
-    encoder, names = model.encoder, model.config.label_names
-    replace_head(encoder, Head(model.config.head_name, model.head_module.in_features), model.config.num_labels)
-    encoder.config.id2label = names
-    encoder.config.label2id = {name: index for index, name in names.items()}
-    return encoder.train(model.training)

@@ -1,0 +1,201 @@
+"""Two processes train as one does; every scenario is a function of distributed_worker.py, run here and there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+import torch.multiprocessing
+from distributed_worker import in_one_process, run, split, summed_gradient
+from filelock import FileLock
+from launchers import ACCELERATE, TORCHRUN, launch
+from safetensors.torch import load_file
+from trajectory import checksum, differences
+
+WORKER = Path(__file__).with_name("distributed_worker.py")
+BOUND = 1e-5
+"""Largest difference to one process, as max|a - b| / max(max|a|, 1e-3) per tensor."""
+
+
+def launched(launcher, name, tmp_path_factory, scenarios):
+    """Folder of results; several pytest workers that share this file launch once."""
+    shared = tmp_path_factory.getbasetemp()
+    shared = shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared
+    folder, done = shared / name, shared / f"{name}.done"
+    with FileLock(shared / f"{name}.lock"):
+        if not done.exists():
+            launch(launcher, WORKER, str(folder), *scenarios)
+            done.touch()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def torchrun_folder(tmp_path_factory):
+    scenarios = ["default", "ragged", "unlike_ranks", "starts", "evaluation", "paper", "one_hot", "batch_norm"]
+    return launched(TORCHRUN, "torchrun", tmp_path_factory, [*scenarios, "resume", "plain_trainer"])
+
+
+@pytest.fixture(scope="module")
+def accelerate_folder(tmp_path_factory):
+    return launched(ACCELERATE, "accelerate", tmp_path_factory, ["default", "plain_loop"])
+
+
+def both_ranks(folder, scenario):
+    return [torch.load(folder / scenario / f"rank{rank}.pt") for rank in (0, 1)]
+
+
+def assert_same_bits(one, other):
+    """Both ranks ended alike: weights, label table, losses and predictions."""
+    assert one["checksums"] == other["checksums"]
+    unlike = [name for name, tensor in one["tensors"].items() if not torch.equal(tensor, other["tensors"][name])]
+    assert unlike == []
+
+
+def assert_equal_runs(reference, ranks):
+    """Both ranks ended as one process does, and something was trained."""
+    assert reference["moved"] > 1e-3
+    assert_same_bits(*ranks)
+    assert ranks[0].get("steps") == reference.get("steps")
+    found = differences(reference["tensors"], ranks[0]["tensors"])
+    assert {name: value for name, value in found.items() if not value <= BOUND} == {}
+
+
+def test_default_preset(torchrun_folder, tmp_path):
+    """Means of means, a loss divided by the rows of one rank or of one micro-batch: all train, to something else."""
+    ranks = both_ranks(torchrun_folder, "default")
+    reference = in_one_process("default", tmp_path)
+    assert_equal_runs(reference, ranks)
+    assert reference["tensors"]["weight classifier.counts"].sum() > 6 * 6
+    assert reference["tensors"]["weight classifier.offset_bias"].abs().max() > 0.01
+
+
+def test_tables_at_every_save(torchrun_folder):
+    """Rank 0 alone writes files; ranks that hold other tables by then go on from another state than was saved."""
+    one, other = both_ranks(torchrun_folder, "default")
+    assert list(one["checksums"]) == ["start", "step 2", "step 4", "step 6"]
+    assert one["checksums"] == other["checksums"]
+    assert len(set(one["checksums"].values())) == 4
+    for step in (2, 4, 6):
+        weights = load_file(torchrun_folder / "default" / "training" / f"checkpoint-{step}" / "model.safetensors")
+        table = {name.removeprefix("classifier."): part for name, part in weights.items() if "classifier." in name}
+        table = {name: part for name, part in table.items() if not name.startswith("encoder.")}
+        assert checksum(table) == one["checksums"][f"step {step}"], step
+
+
+def test_accelerate_launch(accelerate_folder, torchrun_folder):
+    """A launcher that starts one process twice, or none besides the first, leaves a training that looks right."""
+    (one, other), (reference, _) = (both_ranks(folder, "default") for folder in (accelerate_folder, torchrun_folder))
+    assert_same_bits(one, other)
+    assert_same_bits(one, reference)
+
+
+@pytest.mark.parametrize("case", ["short step", "dropped", "padded"])
+def test_ragged_end_of_an_epoch(torchrun_folder, tmp_path, case):
+    """A last step with fewer rows or micro-batches, divided by the rows of a full one, trains with a smaller rate."""
+    ranks = [rank[case] for rank in both_ranks(torchrun_folder, "ragged")]
+    steps = {"short step": 6, "dropped": 4, "padded": 6}[case]
+    assert ranks[0]["steps"] == steps
+    assert_same_bits(*ranks)
+    if case != "padded":  # accelerate repeats two rows there, so that both ranks have as many
+        assert_equal_runs(in_one_process("ragged", tmp_path)[case], ranks)
+
+
+def test_ranks_without_some_class_or_any_label(torchrun_folder, tmp_path):
+    """Averages over ranks weigh a rank without rows of a class as much as one with; an empty batch must not be NaN."""
+    ranks = both_ranks(torchrun_folder, "unlike_ranks")
+    reference = in_one_process("unlike_ranks", tmp_path)
+    assert_equal_runs(reference, ranks)
+    assert reference["tensors"]["loss"][2] == 0.0
+    assert (reference["tensors"]["loss"][[0, 1, 3]] > 0.0).all()
+
+
+def test_start_rows_are_the_same(torchrun_folder, tmp_path):
+    """A start pass over each rank's share of the rows gives another table, and another one for every launch."""
+    one, other = both_ranks(torchrun_folder, "starts")
+    assert one == other == in_one_process("starts", tmp_path)
+    assert len(one) == 3
+
+
+def test_evaluation(torchrun_folder, tmp_path):
+    """Repeated rows of the last batch, or ranks with unlike tables, change metrics a little and nobody sees it."""
+    one, other = both_ranks(torchrun_folder, "evaluation")
+    reference = in_one_process("evaluation", tmp_path)
+    for key in ("eval_accuracy", "eval_f1_macro"):
+        for rows in ("even", "uneven"):
+            assert one[rows][key] == other[rows][key] == reference[rows][key]
+    assert one["even"]["eval_loss"] == pytest.approx(reference["even"]["eval_loss"], rel=1e-5)
+    assert one["predictions"].shape == (37, 5)
+    assert torch.allclose(one["predictions"], one["direct"], rtol=1e-5)  # in the order of the rows
+    assert torch.allclose(one["predictions"], reference["predictions"], rtol=1e-4)
+
+
+@pytest.mark.parametrize("case", ["plain", "accumulated"])
+def test_paper_preset(torchrun_folder, tmp_path, case):
+    """Centroids of half the rows, or a gradient that stops at the other rank's rows, are another algorithm."""
+    ranks = [rank[case] for rank in both_ranks(torchrun_folder, "paper")]
+    reference = in_one_process("paper", tmp_path)
+    assert_equal_runs(reference[case], ranks)
+    assert reference[case]["tensors"]["gradient"].abs().max() > 1e-3
+    assert max(differences(reference["plain"]["tensors"], reference["accumulated"]["tensors"]).values()) <= BOUND
+
+
+@pytest.mark.parametrize("case", ["one_hot", "one_hot from class means"])
+def test_one_hot(torchrun_folder, tmp_path, case):
+    """A control with another effective learning rate in two processes makes every comparison unfair."""
+    ranks = [rank[case] for rank in both_ranks(torchrun_folder, "one_hot")]
+    assert_equal_runs(in_one_process("one_hot", tmp_path)[case], ranks)
+
+
+def test_batch_norm(torchrun_folder):
+    """Each rank has its own statistics: label vectors computed from them would differ, and so would predictions."""
+    one, other = both_ranks(torchrun_folder, "batch_norm")
+    assert not torch.equal(one["statistics"], other["statistics"])
+    assert list(one["checksums"]) == ["start", "step 2", "step 4"]
+    assert one["checksums"] == other["checksums"]
+    assert len(set(one["checksums"].values())) == 3
+    assert [log["eval_accuracy"] for log in one["metrics"]] == [log["eval_accuracy"] for log in other["metrics"]]
+    assert len(one["metrics"]) == 2
+    assert torch.equal(one["loss"], other["loss"])
+
+
+def test_resume_in_two_processes(torchrun_folder):
+    """Random state, pending sums or a table of rank 0 alone would change the run after a preemption."""
+    for rank in both_ranks(torchrun_folder, "resume"):
+        for name, tensor in rank["whole"]["tensors"].items():
+            if name != "gradient":  # of the first step after the start, which is another one
+                assert torch.equal(tensor, rank["resumed"]["tensors"][name]), name
+        assert rank["whole"]["checksums"]["step 6"] == rank["resumed"]["checksums"]["step 6"]
+
+
+def test_resume_in_one_process(torchrun_folder, tmp_path):
+    """On fewer processes a training goes on with the same rows per step, not with half of them or from row 0."""
+    (whole, _), checkpoint = both_ranks(torchrun_folder, "default"), torchrun_folder / "default/training/checkpoint-2"
+    resumed = run(tmp_path, checkpoint=str(checkpoint), **split(8))
+    found = differences(*({k: v for k, v in run["tensors"].items() if k != "gradient"} for run in (whole, resumed)))
+    assert {name: value for name, value in found.items() if not value <= BOUND} == {}
+    assert list(resumed["checksums"]) == ["start"]
+
+
+def test_plain_trainer_and_plain_loop(torchrun_folder, accelerate_folder, tmp_path):
+    """Without LwALTrainer the model merges the rows of all ranks itself; a rank of its own would drift away."""
+    one, other = both_ranks(torchrun_folder, "plain_trainer")
+    assert_same_bits(one, other)
+    assert one["moved"] > 1e-3
+    one, other = both_ranks(accelerate_folder, "plain_loop")
+    assert one["table"] == other["table"]
+    assert torch.equal(one["logits"], other["logits"])
+    assert torch.equal(one["counts"], in_one_process("plain_loop", tmp_path)["counts"])
+
+
+def test_gradient_of_a_sum_over_ranks(tmp_path):
+    """A sum without its backward pass loses the other rank's loss: half a gradient, in the right direction."""
+    torch.multiprocessing.spawn(summed_gradient, (str(tmp_path),), nprocs=2)
+    parts = [torch.arange(6.0).reshape(3, 2).add(10.0 * rank).requires_grad_() for rank in (0, 1)]
+    total = torch.cat(parts).square().sum(dim=0)
+    (3.0 * total.sqrt().sum()).backward()  # the losses of both ranks together
+    for rank, part in enumerate(parts):
+        found = torch.load(tmp_path / f"rank{rank}.pt")
+        assert torch.equal(found["total"], total.detach())
+        assert torch.allclose(found["gradient"], part.grad)
