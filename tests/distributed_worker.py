@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 from datasets import IterableDataset
 from launchers import two_processes
 from torch.utils.data import DataLoader
@@ -169,6 +169,15 @@ def plain_loop(folder: Path) -> dict[str, Any]:
     return {"counts": counts, "table": checksum(core.label_table.state_dict()), "logits": logits_of(core, TEST)}
 
 
+def sum_over_ranks(folder: Path) -> dict[str, Any]:
+    """Value and gradient of a function of a sum over ranks, each of which has its own part and its own loss."""
+    rank = dist.get_rank()
+    part = torch.arange(6.0).reshape(3, 2).add(10.0 * rank).requires_grad_()
+    total = all_reduce_sum(part.square().sum(dim=0))  # (2,)
+    ((rank + 1.0) * total.sqrt().sum()).backward()
+    return {"total": total.detach(), "gradient": part.grad}
+
+
 SCENARIOS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "default": default,
     "ragged": ragged,
@@ -181,6 +190,7 @@ SCENARIOS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "resume": resume,
     "plain_trainer": plain_trainer,
     "plain_loop": plain_loop,
+    "sum_over_ranks": sum_over_ranks,
 }
 
 
@@ -189,19 +199,6 @@ def in_one_process(name: str, folder: Path) -> dict[str, Any]:
     if WORLD_SIZE != 1:
         raise RuntimeError(f"WORLD_SIZE is {WORLD_SIZE}, but a reference runs in one process.")
     return SCENARIOS[name](folder)
-
-
-def summed_gradient(rank: int, folder: str) -> None:
-    """Value and gradient of a function of sums over two ranks, in a process of its own; writes them to ``folder``."""
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    part = torch.arange(6.0).reshape(3, 2).add(10.0 * rank).requires_grad_()
-    total = all_reduce_sum(part.square().sum(dim=0))  # (2,)
-    # Each rank has its own loss; the total loss is their sum.
-    loss = (rank + 1.0) * total.sqrt().sum()
-    loss.backward()
-    torch.save({"total": total.detach(), "gradient": part.grad}, f"{folder}/rank{rank}.pt")
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -215,9 +212,11 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     """Run the scenarios in this process, one of two."""
     options = parse_arguments()
+    PartialState(cpu=True)  # forms the group
     torch.set_num_threads(1)
     for name in options.scenarios:
         folder = options.folder / name
+        folder.mkdir(parents=True, exist_ok=True)
         results = SCENARIOS[name](folder / "training")
         torch.save(results, folder / f"rank{dist.get_rank()}.pt")
 

@@ -65,7 +65,7 @@ class CentroidRefreshCallback(TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """Saving brought the label vectors of rank 0 up to date: do so on the other ranks, so that all are the same."""
+        """Saving brought the label vectors of rank 0 up to date: do so on the other ranks."""
         model = self.trainer.core_model
         if isinstance(model, LwALPreTrainedModel):
             model.bring_labels_up_to_date()

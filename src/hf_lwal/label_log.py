@@ -27,6 +27,11 @@ class LabelLog:
         self._non_finite: Tensor | None = None
         self._vectors: Tensor | None = None
 
+    @torch.no_grad()
+    def resume(self, model: LwALPreTrainedModel) -> None:
+        """Count the drift from the present label vectors: those of the last log, if the checkpoint was saved then."""
+        self._vectors = model.current_label_vectors().clone()
+
     def add(self, terms: Mapping[str, Tensor]) -> None:
         """Add a micro-batch's share of the loss terms; the shares of a step add up to its value."""
         for name, value in terms.items():

@@ -87,7 +87,12 @@ def collect(
 
 def batch_norms(model: nn.Module) -> list[Any]:
     """The BatchNorm layers that keep running statistics."""
-    layers = (m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
+    layers: list[Any] = [
+        layer
+        for name, layer in model.named_modules()
+        # An adapter keeps the layers it replaces, which run no more.
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and "original_module" not in name
+    ]
     return [layer for layer in layers if layer.track_running_stats]
 
 

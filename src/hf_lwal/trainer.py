@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,14 +12,16 @@ from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset
 from transformers import Trainer, TrainingArguments
-from transformers.trainer_utils import TrainOutput
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 
 from .callbacks import CentroidRefreshCallback
+from .checkpoints import checkpoint_to_resume, forget_state_file
 from .configuration_lwal import matched_label_names
 from .distributed import all_reduce_sum, broadcast_, world_size
 from .exact_accumulation import WholeStep
 from .functional import IGNORE_INDEX
 from .label_log import LabelLog
+from .label_table_file import write_label_table_file
 from .labels import (
     CheckedCollator,
     balanced_weights,
@@ -36,9 +39,11 @@ from .objectives import (
     Objective,
     average_gradients,
     build_objective,
+    has_state,
     load_objective,
     save_objective,
 )
+from .peft_support import active_adapters, check_adapter, check_trainable
 from .sample_ids import SAMPLE_ID, NumberedCollator, NumberedRows
 from .settings import apply_settings
 from .start import StartSamples, batch_norms, collect, own_random_state, warn_of_missing_classes
@@ -113,12 +118,17 @@ class LwALTrainer(Trainer):
         self.objective = self._own_objective or build_objective(self.lwal_settings)
         return self._prepared(model)
 
-    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        """Train; arguments as in transformers. The model tracks its own class means again afterwards."""
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
+        """Train; arguments as in transformers, but True resumes from the newest *complete* checkpoint.
+
+        The model tracks its own class means again afterwards.
+        """
+        checkpoint = checkpoint_to_resume(resume_from_checkpoint, self.args.output_dir, self.args.world_size)
         if self.model_init is None:
             self._configure()
+            check_trainable(self.model)
         try:
-            output = super().train(*args, **kwargs)
+            output = super().train(checkpoint, *args, **kwargs)
         finally:
             if (model := self._lwal_model) is not None:
                 model.label_tracking = "forward"
@@ -126,7 +136,25 @@ class LwALTrainer(Trainer):
             model.bring_labels_up_to_date()
         return output
 
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        if self.args.should_save:
+            folder = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+            forget_state_file(os.path.join(self._get_output_dir(trial=trial), folder))
+        super()._save_checkpoint(model, trial)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        self.accelerator.wait_for_everyone()  # the file that says "complete" comes after those of all ranks
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        super()._save(output_dir, state_dict)
+        model = self._lwal_model
+        if model is not None and active_adapters(self.model) is not None:  # an adapter saves itself only
+            table, names = model.label_table, model.config.label_names
+            write_label_table_file(output_dir or self.args.output_dir, table.label_vectors, table.counts, names)
+
     def _prepared(self, model: nn.Module) -> nn.Module:
+        check_adapter(model, None if self._own_objective else self.lwal_settings.label_method)
         model = self.objective.prepare_model(model)
         apply_settings(core_model(model), self.lwal_settings)
         return model
@@ -251,11 +279,14 @@ class LwALTrainer(Trainer):
         """Train begin: check the labels, hand the class means to the trainer, run the start pass where wanted."""
         self._refuse_and_warn()
         self._check_train_labels()
-        self._step_sums, self._label_log, self._last_eval_refresh = None, LabelLog(), self.state.global_step
+        refreshes = [entry["step"] for entry in self.state.log_history if "eval_refresh_seconds" in entry]
+        self._step_sums, self._label_log, self._last_eval_refresh = None, LabelLog(), max(refreshes, default=0)
         model = self.core_model
         if isinstance(model, LwALPreTrainedModel):
             model.label_tracking = "trainer"
             model.optimizer_step = self.state.global_step
+            if self.state.global_step > 0:
+                self._label_log.resume(model)
         if self.state.global_step > 0:
             return
         if numbers := self.objective.begin(model):
@@ -299,6 +330,9 @@ class LwALTrainer(Trainer):
         samples = self._collect(self._rows_to_batches(self.lwal_settings.eval_refresh_samples), "Evaluation means")
         model.label_table.refresh_for_evaluation(samples.values, samples.labels, model.head)
         model.labels_are_current()
+        # Straight into the history, which checkpoints keep: log() here would swallow the log of this step.
+        entry = {"eval_refresh_seconds": round(samples.seconds, 3), "step": self.state.global_step}
+        self.state.log_history.append(entry)
 
     def _wants_eval_refresh(self, model: LwALPreTrainedModel, wanted: str | int, epoch_end: bool) -> bool:
         if not self.objective.refreshes_labels:
@@ -401,6 +435,11 @@ class LwALTrainer(Trainer):
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
             load_objective(self.objective, checkpoint)
+
+    def _load_best_model(self) -> None:
+        super()._load_best_model()
+        if has_state(self.state.best_model_checkpoint):
+            load_objective(self.objective, self.state.best_model_checkpoint)
 
     # -- data and logs --------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from .lwal import LwAL
 from .lwr import LearningWithRetrospection
 from .max_entropy import MaxEntropy
 from .one_hot import OneHot
-from .state import average_gradients, load_objective, save_objective
+from .state import average_gradients, has_state, load_objective, save_objective
 from .static_label import StaticLabel
 from .teacher_free import TeacherFree
 
@@ -63,6 +63,7 @@ __all__ = [
     "TeacherFree",
     "average_gradients",
     "build_objective",
+    "has_state",
     "load_objective",
     "save_objective",
 ]

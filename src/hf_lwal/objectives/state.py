@@ -27,6 +27,11 @@ def save_objective(objective: Objective, folder: str | os.PathLike[str]) -> None
     os.replace(unfinished, target)
 
 
+def has_state(folder: str | os.PathLike[str]) -> bool:
+    """Whether `save_objective` wrote anything to this folder."""
+    return Path(folder, STATE_FILE).exists()
+
+
 def load_objective(objective: Objective, folder: str | os.PathLike[str]) -> None:
     """Load what `save_objective` wrote into an objective of the same shapes.
 
