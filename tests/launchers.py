@@ -12,10 +12,11 @@ from pathlib import Path
 import torch.distributed as dist
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
-# --multi_gpu selects the torchrun launcher; without a GPU the backend is gloo. MULTI_CPU would start one process only.
+# Its type MULTI_GPU selects the torchrun launcher; without a GPU the backend is gloo. MULTI_CPU would start one process.
+DDP = Path(__file__).parents[1] / "examples" / "accelerate_configs" / "ddp.yaml"
 ACCELERATE = (
-    *("-m", "accelerate.commands.launch", "--multi_gpu", "--num_machines", "1", "--num_processes", "2"),
-    *("--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"),
+    *("-m", "accelerate.commands.launch", "--config_file", str(DDP)),
+    *("--num_processes", "2", "--main_process_port", "0"),
 )
 
 

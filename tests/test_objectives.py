@@ -13,7 +13,7 @@ import pytest
 import torch
 from datasets import IterableDataset
 from launchers import TORCHRUN, launch
-from objectives_worker import LABELS, METHODS, arguments, build, options_of, rows_of, train
+from objectives_worker import LABELS, METHODS, arguments, build, rows_of, train
 from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 from trajectory import relative_difference
@@ -428,6 +428,20 @@ def test_records_belong_to_their_rows(tmp_path, kind):
     assert trainer.state.log_history[0]["lwr_memory_mib"] == round(24 * LABELS * 2 / 2**20, 3)
 
 
+def test_the_best_model_brings_its_own_label_embedding(tmp_path):
+    """The similarities that are saved beside the best model must not be those of the last step."""
+    steps = {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1, "max_steps": 3}
+    best = {"load_best_model_at_end": True, "metric_for_best_model": "loss", "greater_is_better": True}
+    data = rows_of("bert", 24)
+    args = arguments(tmp_path, "label_embed", **steps, **best)  # the highest loss is that of the first step
+    trainer = LwALTrainer(build("bert"), args, train_dataset=data, eval_dataset=data)
+    trainer.train()
+    assert trainer.state.best_global_step < 3
+    saved = [load_file(tmp_path / f"checkpoint-{step}" / "objective.safetensors")["embedding"] for step in (1, 2, 3)]
+    assert torch.equal(saved[trainer.state.best_global_step - 1], trainer.objective.embedding.detach())
+    assert not torch.equal(saved[2], trainer.objective.embedding.detach())
+
+
 def test_a_second_training_starts_without_records(tmp_path):
     """Records of an earlier training would be distilled from before the new one has recorded any."""
     trainer = train("bert", "lwr", tmp_path, label_lwr_every=1)
@@ -537,6 +551,9 @@ def test_method_settings_reach_their_method(tmp_path):
     assert built["teacher_free"].alpha == 0.25
     assert {built[method].temperature for method in built if method != "max_entropy"} == {3.0}
     assert built["lwr"].every == 4
+    args = arguments(tmp_path, label_method="static_label", label_static_model="some/model", lwal_scale="3")
+    static = LwALTrainer(build("bert"), args, train_dataset=rows_of("bert", 8)).objective
+    assert (static.source, static.scale) == ("some/model", 3.0)
 
 
 @pytest.mark.parametrize(
@@ -577,8 +594,9 @@ def test_a_method_of_ones_own_needs_no_other_file(tmp_path):
     assert trainer.evaluate(rows_of("bert", 100, seed=1))["eval_accuracy"] > 0.9
 
 
-def test_every_method_says_where_it_is_from():
-    """The model card quotes it."""
-    for objective in (OneHot, LabelSmoothing, MaxEntropy, TeacherFree, LearningWithRetrospection, LabelEmbedding):
-        assert objective.citation
-    assert options_of("lwr")["label_method"] == "lwr"
+@pytest.mark.parametrize("method", sorted(OBJECTIVES))
+def test_every_method_says_where_it_is_from(tmp_path, method):
+    """A method without its source cannot be cited by a model that was trained with it."""
+    args = arguments(tmp_path, label_method=method)
+    assert LwALTrainer(build("bert"), args, train_dataset=rows_of("bert", 8)).objective.citation
+    assert f"`{method}`" in Path(__file__).parents[1].joinpath("docs", "methods.md").read_text(encoding="utf-8")
