@@ -4,12 +4,12 @@
     python benchmarks/invariance.py --models bert --steps 5      # a quick look
     python benchmarks/invariance.py --output invariance.md       # write the table to a file as well
 
-Tiny random models without dropout and BatchNorm, float32, constant learning rate, effective batch of 8 rows (32 for the
-paper preset), every seventh row without a label and three of ten
-labels random, so that there is something to learn. Each split is compared with one process and one batch per step: the
-logged losses, the gradient of the first step, all weights, the label table (label vectors, class means, counts) and the
-logits of test rows, as max|a - b| / max(max|a|, 1e-3) per tensor. AdamW is compared by losses and logits only: it turns
-weights whose true gradient is zero, such as the biases of attention keys, into noise of the size of the learning rate.
+Tiny random models without dropout and BatchNorm, float32, constant learning rate, effective batch of 8 rows (32 for
+the paper preset), every seventh row without a label and three of ten labels random, so that there is something to
+learn. Each split is compared with one process and one batch per step: the logged losses, the gradient of the first
+step, all weights, the label table (label vectors, class means, counts) and the logits of test rows, as
+max|a - b| / max(max|a|, 1e-3) per tensor. AdamW is compared by losses and logits only: it turns weights whose true
+gradient is zero, such as the biases of attention keys, into noise of the size of the learning rate.
 
 Two processes are really two: this file is started again by torchrun with gloo. Exits with 1 if any difference is above
 1e-5, or if a training did not move the weights.
@@ -18,13 +18,14 @@ Two processes are really two: this file is started again by torchrun with gloo. 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -148,36 +149,59 @@ def refuse_unequal_ranks(job: Job, tensors: dict[str, Tensor]) -> None:
             raise RuntimeError(f"{job.file}: rank {dist.get_rank()} has another {name} than rank 0.")
 
 
-def compare(case: Case, model: str, split: Split, folder: Path) -> tuple[float, bool]:
-    """Largest difference of a split to the reference, and whether the reference moved at all."""
-    reference, other = (
-        torch.load(folder / Job(case.method, case.optimizer, model, wanted).file) for wanted in (case.reference, split)
-    )
+def result(case: Case, model: str, split: Split, folder: Path) -> dict[str, Any]:
+    """The trajectory of a training that has run."""
+    return torch.load(folder / Job(case.method, case.optimizer, model, split).file)
+
+
+def compare(case: Case, model: str, split: Split, folder: Path) -> dict[str, float]:
+    """Differences of a split to the reference, by tensor; infinite where the reference did not move."""
+    reference, other = (result(case, model, wanted, folder) for wanted in (case.reference, split))
+    if not reference["moved"] > LEAST_MOVE:
+        return {"(no weight moved)": float("inf")}
     found = differences(reference["tensors"], other["tensors"])
-    if case.optimizer == "AdamW":
-        found = {name: found[name] for name in ("loss", "logits")}
-    worst = max(found, key=lambda name: found[name] if found[name] == found[name] else float("inf"))
-    if not found[worst] <= BOUND:
-        print(f"{case.method}, {case.optimizer}, {model}, {split}: {worst} differs by {found[worst]:.1e}")
-    return found[worst], reference["moved"] > LEAST_MOVE
+    return {name: found[name] for name in ("loss", "logits")} if case.optimizer == "AdamW" else found
 
 
 def table(models: list[str], folder: Path) -> tuple[str, bool]:
-    """The Markdown table, and whether every difference is within the bound and every training moved."""
+    """The Markdown table, and whether every difference is within the bound; tensors beyond it are printed."""
     lines = [f"| method | optimizer | split | {' | '.join(models)} |", "|" + "---|" * (3 + len(models))]
     good = True
     for case in CASES:
         for split in case.others:
             cells = []
             for model in models:
-                if model not in case.models:
-                    cells.append("")
-                    continue
-                difference, moved = compare(case, model, split, folder)
-                good = good and difference <= BOUND and moved
-                cells.append(("0 (same bits)" if difference == 0 else f"{difference:.0e}") + ("" if moved else " (!)"))
+                found = compare(case, model, split, folder) if model in case.models else {}
+                beyond = {name: value for name, value in found.items() if not value <= BOUND}  # NaN is beyond
+                for name, value in beyond.items():
+                    print(f"{case.method}, {case.optimizer}, {model}, {split}: {name} differs by {value:.1e}")
+                good = good and not beyond
+                largest = max(found.values(), default=None)
+                cells.append("" if largest is None else f"{largest:.0e}" if largest else "same bits")
             lines.append(f"| {case.method} | {case.optimizer} | {split} | {' | '.join(cells)} |")
     return "\n".join(lines), good
+
+
+def same_bits(models: list[str], folder: Path) -> str:
+    """Two sentences on what is equal bit for bit: some tensors to the reference, some splits to one another."""
+    equal: set[str] | None = None
+    twins: dict[tuple[Split, Split], bool] = {}
+    for case in CASES:
+        for model in (name for name in case.models if name in models):
+            for split in case.others:
+                same = {name for name, value in compare(case, model, split, folder).items() if value == 0}
+                if case.method == "default" and case.optimizer == "SGD":
+                    equal = same if equal is None else equal & same
+            for pair in itertools.combinations(case.others, 2):
+                one, other = (result(case, model, split, folder)["tensors"] for split in pair)
+                same_pair = all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+                twins[pair] = twins.get(pair, True) and same_pair
+    names = ", ".join(sorted(name.removeprefix("weight ") for name in equal or ())) or "no tensor"
+    pairs = "; ".join(f"{one} and {other}" for (one, other), same in twins.items() if same) or "no two splits"
+    return (
+        f"Bit for bit as in the reference in every split of the default preset with SGD: {names}. "
+        f"Bit for bit as one another, in all methods and models: {pairs}."
+    )
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -203,8 +227,9 @@ def main() -> int:
         launch(TORCHRUN, Path(__file__), *settings, timeout=3600)
         run_all(options.models, options.steps, Path(folder))
         text, good = table(options.models, Path(folder))
-    verdict = f"{options.steps} steps; largest difference to one process with one batch per step, bound {BOUND:g}."
-    print(f"{text}\n\n{verdict} {time.perf_counter() - started:.0f} seconds.")
+        equal = same_bits(options.models, Path(folder))
+    verdict = f"{options.steps} steps; largest difference to one process with one batch per step. {equal}"
+    print(f"{text}\n\n{verdict}\n\n{time.perf_counter() - started:.0f} seconds.")
     if options.output is not None:
         options.output.write_text(f"{text}\n\n{verdict}\n", encoding="utf-8")
     return 0 if good else 1

@@ -32,7 +32,7 @@ UNCORRECTED = {"ddp_broadcast_buffers": False}
 
 
 def split(rows: int, accumulation: int = 1) -> dict[str, int]:
-    """Arguments for ``rows`` per optimizer step: in one batch in one process; in two, in so many micro-batches each."""
+    """Arguments for ``rows`` per optimizer step: one batch in one process; so many micro-batches in each of two."""
     parts = 1 if WORLD_SIZE == 1 else accumulation
     return {"per_device_train_batch_size": rows // (WORLD_SIZE * parts), "gradient_accumulation_steps": parts}
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
-# Its type MULTI_GPU selects the torchrun launcher; without a GPU the backend is gloo. MULTI_CPU would start one process.
+# Its type MULTI_GPU selects the torchrun launcher; without GPUs the backend is gloo. MULTI_CPU starts one process.
 DDP = Path(__file__).parents[1] / "examples" / "accelerate_configs" / "ddp.yaml"
 ACCELERATE = (
     *("-m", "accelerate.commands.launch", "--config_file", str(DDP)),

@@ -165,7 +165,8 @@ class LabelTable(nn.Module):
         sums, rows = self.pending_sums[:, :-1], self.pending_sums[:, -1]
         means = refreshed_label_vectors(self.class_features, self.counts, sums, rows, memory)
         if reanchor:
-            jump = self._through(head, self.class_features) - self._through(head, means)  # (C, D)
+            # The head is affine: mapping the small difference keeps digits that subtracting two outputs would lose.
+            jump = self._through(head, self.class_features - means) - self._through(head, torch.zeros_like(means[:1]))
             self.offset_bias.add_(torch.where(self.seen.unsqueeze(1), jump, 0.0))
         self.class_features.copy_(means)
         self.counts.add_(rows.round().long())
