@@ -444,3 +444,14 @@ def test_initialize_labels_checks_the_labels(tiny_config):
         model.initialize_labels([batch], progress=False)
     with pytest.raises(ValueError, match="name the label column"):
         model.initialize_labels([inputs_for(model, 6)], progress=False)
+
+
+def test_a_first_batch_without_labels_calibrates_nothing(tiny_config):
+    """A scale from no rows would be NaN, and every later logit with it."""
+    model = build(tiny_config, "bert").train()
+    output = model(**inputs_for(model, 5), labels=torch.full((5,), -100))
+    assert output.loss.item() == 0.0
+    assert model.label_table.scale.item() == 1.0
+    model(**inputs_for(model, 5), labels=torch.arange(5))
+    assert model.label_table.seen.all()
+    assert model.label_table.scale.item() != 1.0

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .distributed import all_reduce_sum, broadcast_
-from .functional import class_sums
+from .functional import IGNORE_INDEX, class_sums
 
 if TYPE_CHECKING:
     from .modeling_lwal import LwALPreTrainedModel
@@ -41,6 +41,7 @@ class LabelTracker:
         self._due: bool | None = None
         self._last_sums: Tensor | None = None
         self._first_rows: list[tuple[Tensor, Tensor]] | None = None
+        self._first_labels = 0
 
     def label_vectors(
         self, model: LwALPreTrainedModel, embeddings: Tensor, features: Tensor | None, labels: Tensor | None
@@ -112,15 +113,18 @@ class LabelTracker:
         if model.config.preset == "paper":
             return
         if self.step(model) == 0 and self._first_rows is None and not bool(table.seen.any()):
-            self._first_rows = []
-        self._last_sums = table.first_sight(self._last_sums)
+            self._first_rows, self._first_labels = [], 0
         if self._first_rows is not None:
             self._first_rows.append((values.detach(), labels))
+            self._first_labels += int(self._last_sums[:, -1].sum())  # of all ranks, which must stop together
+        self._last_sums = table.first_sight(self._last_sums)
+        if self._first_rows is not None:
             self._calibrate(model, self._first_rows)
 
     def _calibrate(self, model: LwALPreTrainedModel, first_rows: list[tuple[Tensor, Tensor]]) -> None:
         values, labels = (torch.cat(parts) for parts in zip(*first_rows, strict=True))
-        model.label_table.set_scale(model.label_table.calibrate(values, labels, model.head))
+        if bool((labels != IGNORE_INDEX).any()):
+            model.label_table.set_scale(model.label_table.calibrate(values, labels, model.head))
         broadcast_(model.label_table.log_scale_bias.data)
-        if len(values) >= CALIBRATION_ROWS:
+        if self._first_labels >= CALIBRATION_ROWS:
             self._first_rows = None
