@@ -3,11 +3,13 @@
 import subprocess
 import sys
 from dataclasses import dataclass, field, fields
+from typing import Literal
 
 import pytest
 
-from hf_lwal import cli
+from hf_lwal import LwALTrainingArguments, cli
 from hf_lwal.errors import CommandError
+from hf_lwal.flags import Parser, add_options, argument, option
 
 
 @dataclass(frozen=True)
@@ -97,3 +99,176 @@ def test_it_runs_as_a_program():
     assert done.returncode == 2
     assert done.stderr.strip().splitlines()[-1] == "hf-lwal quickstart: --steps must be above 0, got 0."
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", [None, *cli.COMMANDS])
+def test_help_reads_well_at_80_columns(name, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as exit_info:
+        cli.main([name, "--help"] if name else ["--help"])
+    assert exit_info.value.code == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not [line for line in lines if line.lstrip().startswith("--") and "_" in line.split()[0]], "one spelling"
+    if name is None:
+        shown = [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "]
+        assert shown[1:] == list(cli.COMMANDS), "every command on a line with its summary"
+
+
+def help_of(flag, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["train", flag])
+    return capsys.readouterr().out
+
+
+def test_training_flags_are_grouped_and_the_many_are_hidden(monkeypatch, capsys):
+    """A hundred flags of transformers would bury the ten that matter."""
+    monkeypatch.setenv("COLUMNS", "80")
+    short, whole = help_of("--help", capsys), help_of("--help-all", capsys)
+    order = [short.index(title) for title in ("\noptions:", "\nadaptive labels:", "\ntraining:")]
+    assert order == sorted(order)
+    assert short.index("--data ") < short.index("--lwal-memory") < short.index("--learning-rate")
+    assert "--ddp-backend" not in short
+    missing = [
+        entry.name for entry in fields(LwALTrainingArguments) if f"--{entry.name.replace('_', '-')} " not in whole
+    ]
+    assert missing == []
+    words = " ".join(short.split())
+    assert "batch size per device for training. (default: 32)" in words, "the command's own default"
+
+
+@pytest.mark.parametrize(
+    ("argv", "hint"),
+    [
+        (["trian"], "invalid choice: 'trian': did you mean train?"),
+        (["quickstart", "--step", "3"], "did you mean --steps?"),
+        (["quickstart", "--learning_rates=3"], "did you mean --learning-rate?"),
+        (["train", "--data=clinc150", "--lwal-memmory=3"], "did you mean --lwal-memory?"),
+        (["completion", "bsh"], "invalid choice: 'bsh': did you mean bash?"),
+        (["completion", "fish"], "choose from bash, zsh, tcsh"),
+    ],
+)
+def test_misspelt_words_get_a_suggestion(argv, hint, capsys):
+    with pytest.raises(SystemExit) as exit_info:
+        cli.main(argv)
+    assert exit_info.value.code == 2
+    assert hint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("terminal", "variables", "coloured"),
+    [(True, {}, True), (False, {}, False), (True, {"NO_COLOR": "1"}, False), (True, {"TERM": "dumb"}, False)],
+)
+def test_errors_are_red_on_a_terminal_only(terminal, variables, coloured, command, monkeypatch, capsys):
+    """Escape codes in a log file or against NO_COLOR are noise."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    assert cli.main(["thing", "--steps", "-1"]) == 2
+    error = capsys.readouterr().err
+    assert "--steps must not be negative, got -1." in error
+    assert ("\033[31m" in error) == coloured
+
+
+@dataclass(frozen=True)
+class Everything:
+    """All kinds of options."""
+
+    first: str = argument("a word")
+    needed: int = argument("a flag that must be given", positional=False)
+    many: list[str] = option([], "words", positional=True)
+    numbers: list[int] | None = option(None, "numbers")
+    kind: Literal["a", "b"] = option("a", "one of two")
+    on: bool = option(True, "on by default")
+    off: bool = option(False, "off by default")
+    inside: int = field(default=7, metadata={"help": "not a flag", "flag": False})
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["x", "--needed=1"], Everything("x", 1)),
+        (["x", "y", "z", "--needed", "1"], Everything("x", 1, ["y", "z"])),
+        (["x", "--needed", "1", "y", "z"], Everything("x", 1, ["y", "z"])),
+        (["--needed=1", "x", "y", "--off", "z"], Everything("x", 1, ["y", "z"], off=True)),
+        (["x", "--needed=1", "--numbers", "3", "4", "--no-on"], Everything("x", 1, numbers=[3, 4], on=False)),
+        (["x", "--needed=1", "--kind=b"], Everything("x", 1, kind="b")),
+    ],
+)
+def test_every_kind_of_option_becomes_a_flag(words, expected):
+    parser = Parser(prog="p")
+    add_options(parser, Everything)
+    assert Everything(**vars(parser.parse_args(words))) == expected
+
+
+def test_lists_are_not_shared_between_instances():
+    Everything("x", 1).many.append("y")
+    assert Everything("x", 1).many == []
+
+
+@pytest.mark.parametrize(
+    "words", [["x"], ["--needed=1"], ["x", "--needed=1", "--kind=c"], ["x", "--needed=1", "--inside=3"]]
+)
+def test_options_that_are_missing_or_not_flags_are_refused(words):
+    parser = Parser(prog="p")
+    add_options(parser, Everything)
+    with pytest.raises(SystemExit):
+        parser.parse_args(words)
+
+
+def test_the_completion_script_completes_in_bash(tmp_path, capsys):
+    """The shell itself is asked, since a script can be printed and complete nothing."""
+    assert cli.main(["completion", "bash"]) == 0
+    script = tmp_path / "script"
+    script.write_text(capsys.readouterr().out, encoding="utf-8")
+    ask = (
+        'source "$1"; COMP_WORDS=(hf-lwal $2 "$3"); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); '
+        '$(complete -p hf-lwal | sed "s/.*-F \\([^ ]*\\).*/\\1/"); printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+
+    def answers(before, word):
+        done = subprocess.run(
+            ["bash", "-c", ask, "bash", script, before, word], capture_output=True, text=True, check=True
+        )
+        return set(done.stdout.split())
+
+    assert answers("", "tra") == {"train"}
+    assert answers("train", "--lwal-mem") == {"--lwal-memory"}
+    assert "--learning-rate" in answers("train", "--learn")
+
+
+def test_doctor_makes_no_network_call_when_offline(monkeypatch, capsys):
+    def refuse(*args, **kwargs):
+        raise AssertionError("a network call")
+
+    monkeypatch.setattr("huggingface_hub.get_session", refuse)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert cli.main(["doctor"]) == 0
+    assert "offline: HF_HUB_OFFLINE is set" in capsys.readouterr().out
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    assert cli.main(["doctor"]) == 0
+    assert "cannot be reached (AssertionError): models and data must be local" in capsys.readouterr().out
+
+
+def test_doctor_finds_what_is_missing(monkeypatch, capsys):
+    stated = ["numpy>=1.0", "torch>=99", "nothing-here>=2", 'shtab>=1; extra == "completion"', 'gone; extra == "onnx"']
+    monkeypatch.setattr("hf_lwal.commands.doctor.requires", lambda name: stated)
+    assert cli.main(["doctor", "--offline"]) == 1
+    output = capsys.readouterr().out
+    assert 'Put it right with: pip install "torch>=99"' in output
+    assert 'Put it right with: pip install "nothing-here>=2"' in output
+    assert "nothing-here: missing, needs >=2" in output
+    assert "completion: there" in output
+    assert 'onnx: gone missing; pip install "hf-lwal[onnx]"' in output
+    assert "not asked (--offline)" in output or "HF_HUB_OFFLINE is set" in output
+
+
+@pytest.mark.slow
+def test_a_closed_pipe_is_no_error():
+    """``hf-lwal completion bash | head -1`` must not end in a traceback."""
+    command = f"{sys.executable} -m hf_lwal.cli completion bash | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert "Traceback" not in done.stderr
+    assert done.stdout.count("\n") == 1

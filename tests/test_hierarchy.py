@@ -5,10 +5,20 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from scipy.cluster.hierarchy import fcluster
+from scipy.cluster.hierarchy import dendrogram, fcluster
 from scipy.spatial.distance import pdist, squareform
 
-from hf_lwal.hierarchy import as_matrix, label_distances, leaf_order, linkage, nearest_labels
+from hf_lwal.hierarchy import (
+    as_matrix,
+    cluster_names,
+    group_distances,
+    label_distances,
+    label_drift,
+    leaf_order,
+    linkage,
+    nearest_labels,
+    reference_clusters,
+)
 
 
 @pytest.fixture
@@ -62,6 +72,61 @@ def test_nearest_labels_of_duplicates_are_each_other_not_themselves():
     assert nearest[:2] == [[("b", 0.0), ("c", 9.0)], [("a", 0.0), ("c", 9.0)]]
 
 
+def test_clusters_are_those_that_scipy_colours():
+    """Figure 3 of the paper colours leaves as SciPy's dendrogram of the reference does."""
+    points = np.random.default_rng(3).normal(size=(40, 6))
+    distances = squareform(pdist(points))
+    found = reference_clusters(distances)
+    picture = dendrogram(linkage(distances), no_plot=True)
+    coloured = dict(zip(picture["leaves"], picture["leaves_color_list"], strict=True))
+    alone = [label for label in range(40) if found[label] is None]
+    assert all(coloured[label] == "C0" for label in alone), "C0 is SciPy's colour of what is in no cluster"
+    assert len(set(found) - {None}) > 2
+    for label, cluster in enumerate(found):
+        # SciPy's leaves with one colour side by side are one cluster
+        if cluster is not None:
+            assert {coloured[other] for other in range(40) if found[other] == cluster} == {coloured[label]} != {"C0"}
+
+
+def test_a_branch_at_the_threshold_itself_is_not_cut_off():
+    """Path lengths are whole numbers and meet the threshold often; SciPy colours what is strictly below it."""
+    distances = label_distances([[0.0], [7.0], [10.0 + 3.5]])  # 0 and 1 would meet at 7, 1 and 2 meet first at 6.5
+    assert linkage(distances)[:, 2].tolist() == [6.5, 10.25]
+    assert reference_clusters(distances, threshold=6.5 / 10.25) == [None, None, None]
+    assert reference_clusters(distances, threshold=0.64) == [None, 0, 0]
+
+
+def test_labels_without_reference_are_in_no_cluster():
+    distances = np.full((4, 4), np.nan)
+    distances[np.ix_([0, 2, 3], [0, 2, 3])] = [[0, 1, 9], [1, 0, 9], [9, 9, 0]]
+    assert reference_clusters(distances) == [0, None, 0, None]
+    assert reference_clusters(np.full((3, 3), np.nan)) == [None, None, None]
+
+
+def test_clusters_are_called_by_their_labels():
+    names = cluster_names([0, 1, 0, None, 0, 0], list("abcdef"), most=2)
+    assert names == ["a, c +2", "b", "a, c +2", None, "a, c +2", "a, c +2"]
+
+
+def test_group_distances_of_labels_that_belong_nowhere_are_missing():
+    distances = group_distances(["x", None, "y", "x"])
+    np.testing.assert_array_equal(distances[0], [0.0, np.nan, 1.0, 0.0])
+    assert np.isnan(distances[1]).all()
+    assert np.isnan(distances[:, 1]).all()
+
+
+def test_labels_without_vector_have_no_distances_where_that_is_allowed(label_vectors):
+    with_gap = label_vectors.copy()
+    with_gap[5] = np.nan
+    distances = label_distances(with_gap, allow_missing=True)
+    kept = np.delete(np.arange(12), 5)
+    np.testing.assert_allclose(distances[np.ix_(kept, kept)], label_distances(label_vectors[kept]))
+    assert np.isnan(distances[5]).all()
+    with_gap[5, 0] = 1.0  # half a vector is a mistake
+    with pytest.raises(ValueError, match=r"rows \[5\] hold NaN"):
+        label_distances(with_gap, allow_missing=True)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -71,6 +136,7 @@ def test_nearest_labels_of_duplicates_are_each_other_not_themselves():
         (lambda: linkage(np.eye(3), "ward"), r"method must be one of average.*got 'ward'"),
         (lambda: linkage(np.ones((2, 3))), r"shape \(C, C\), got \(2, 3\)"),
         (lambda: linkage(np.zeros((1, 1))), r"at least 2 labels"),
+        (lambda: label_drift([(0, np.eye(2)), (1, np.eye(3))]), r"one shape, got \(2, 2\) and then \(3, 3\)"),
         (lambda: nearest_labels(np.zeros((2, 2)), ["a"]), r"shape \(1, 1\) for 1 names, got \(2, 2\)"),
     ],
 )

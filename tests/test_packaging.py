@@ -15,12 +15,46 @@ PACKAGE = Path(hf_lwal.__file__).parent
 PROJECT = Path(__file__).parents[1]
 
 LAYERS = [
-    *("errors", "functional", "distributed", "labels", "sample_ids", "presets", "metrics"),
-    *("label_table", "label_table_file"),
-    *("configuration_lwal", "heads", "start", "inference", "label_tracking", "modeling_lwal", "auto"),
-    *("sharding", "peft_support", "label_log"),
-    *("training_args", "settings", "objectives", "exact_accumulation", "callbacks", "checkpoints", "trainer"),
-    *("data", "hierarchy", "plots", "progress", "comparison", "quickstart", "cli"),
+    *("errors", "flags", "functional", "distributed", "labels", "sample_ids", "presets", "metrics"),
+    *("label_rows", "label_table", "label_table_file", "hub_code"),
+    *(
+        "configuration_lwal",
+        "head_start",
+        "heads",
+        "start",
+        "inference",
+        "label_editing",
+        "open_set",
+        "label_tracking",
+        "probes",
+        "linear_fold",
+        "fold_check",
+        "export",
+        "modeling_lwal",
+        "auto",
+    ),
+    *("sharding", "onnx_export", "peft_support", "label_log", "hierarchy", "plots", "model_card"),
+    *(
+        "training_args",
+        "settings",
+        "objectives",
+        "exact_accumulation",
+        "callbacks",
+        "checkpoints",
+        "hub_trainer",
+        "trainer",
+    ),
+    *(
+        "data",
+        "label_vectors",
+        "wordnet",
+        "progress",
+        "comparison",
+        "quickstart",
+        "benchmark",
+        "commands",
+        "cli",
+    ),
 ]
 """Lowest first. A new module gets its place here; it may import only what stands before it."""
 
@@ -54,7 +88,8 @@ def imported(path):
         if not isinstance(node, ast.ImportFrom) or node in skipped:
             continue
         if node.level == depth:
-            yield from [node.module.split(".")[0]] if node.module else [alias.name for alias in node.names]
+            names = [node.module.split(".")[0]] if node.module else [alias.name for alias in node.names]
+            yield from (name for name in names if name != "__version__")  # a constant, which imports nothing
         elif node.module and node.module.startswith("hf_lwal"):
             pytest.fail(f"{path.name}: absolute import of {node.module}; inside the package imports are relative")
 
@@ -73,7 +108,7 @@ def test_imports_go_downwards_only(name):
 
 def test_the_layers_are_really_checked():
     """A check that finds no import at all would pass for ever."""
-    assert "hierarchy" in set(imported(PACKAGE / "plots.py"))
+    assert "hierarchy" in set(imported(PACKAGE / "plots" / "trees.py"))
     assert "errors" in set(imported(PACKAGE / "data" / "sources.py"))
 
 

@@ -213,7 +213,7 @@ def test_running_means_and_reanchoring(tiny_config, tmp_path):
         assert torch.allclose(model.label_table.class_features[label], mean, atol=1e-5)
         assert model.label_table.counts[label] == kept["counts"][label] + len(rows)
     assert not torch.allclose(model.label_table.class_features, kept["class_features"], atol=1e-4)
-    assert torch.allclose(model.label_table.label_vectors, kept["label_vectors"], atol=1e-5)
+    assert torch.allclose(model.label_table.label_vectors, kept["label_vectors"], atol=3e-5)
 
 
 def test_refresh_every_and_warmup(tiny_config, tmp_path):

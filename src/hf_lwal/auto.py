@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from .configuration_lwal import TASKS, LwALConfig, matched_label_names
-from .heads import STOCK_CLASSES, Head, find_head, replace_head
+from .heads import STOCK_CLASSES, Head, find_head, replace_head, stock_from_config, with_architectures
 from .modeling_lwal import (
     MODEL_CLASSES,
     LwALForAudioClassification,
@@ -34,6 +34,8 @@ distances is the softmax of the head's logits to about 1 percent."""
 
 HUB_KEYWORDS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 CONFIG_KEYWORDS = (*HUB_KEYWORDS, "trust_remote_code", "code_revision")
+LABEL_KEYS = ("id2label", "num_labels", "num_classes", "label_names")
+"""Where the configuration file of a classifier says how many labels it has; the last two are timm's."""
 
 
 class AutoModelForLwALClassification:
@@ -79,7 +81,7 @@ class AutoModelForLwALClassification:
         task = inferred_task(native, task)
         refuse_other_problems(native)
         settings = _settings(native, task, labels, embedding_dim, keep_head)
-        encoder_config = copy.deepcopy(native)
+        encoder_config = with_architectures(copy.deepcopy(native))
         encoder_config.num_labels = settings["embedding_dim"]
         wants_info = kwargs.pop("output_loading_info", False)
         kwargs.pop("ignore_mismatched_sizes", None)
@@ -115,10 +117,10 @@ class AutoModelForLwALClassification:
             return MODEL_CLASSES[config.task]._from_config(config, **kwargs)
         task = inferred_task(config, task)
         refuse_other_problems(config)
-        settings = _settings(config, task, (config.id2label, None), embedding_dim)
+        settings = _settings(config, task, (config.id2label, config.num_labels), embedding_dim)
         encoder_config = copy.deepcopy(config)
         encoder_config.num_labels = settings["embedding_dim"]
-        return wrap(STOCK_CLASSES[task].from_config(encoder_config, **kwargs), settings).train()
+        return wrap(stock_from_config(encoder_config, task, **kwargs), settings).train()
 
     @classmethod
     def from_stock(cls, model: PreTrainedModel, *, embedding_dim: int | str | None = None) -> LwALPreTrainedModel:
@@ -130,7 +132,8 @@ class AutoModelForLwALClassification:
         """
         task = inferred_task(model.config, None, type(model).__name__)
         refuse_other_problems(model.config)
-        settings = _settings(model.config, task, (model.config.id2label, None), embedding_dim)
+        model.config.architectures = [type(model).__name__]  # the head is looked for in this class
+        settings = _settings(model.config, task, (model.config.id2label, model.config.num_labels), embedding_dim)
         training = model.training
         if settings["head_name"] is None:
             raise ValueError(
@@ -146,10 +149,13 @@ class AutoModelForLwALClassification:
 
 def wrap(encoder: PreTrainedModel, settings: dict[str, Any]) -> LwALPreTrainedModel:
     """Put a label table on an encoder that already has D outputs; the encoder's weights and mode are kept."""
+    encoder.config.architectures = [type(encoder).__name__]  # which of several classes to build again when loaded
     own = {name: value for name, value in settings.items() if name != "in_features"}
     config = LwALConfig(encoder_config=encoder.config, name_or_path=encoder.config.name_or_path, **own)
     config.dtype = encoder.config.dtype
     model = MODEL_CLASSES[settings["task"]](config, encoder=encoder)
+    if encoder.device.type != "meta":  # as it is where the first layer is offloaded
+        model.label_table.to(encoder.device)
     return model.train(encoder.training)
 
 
@@ -212,18 +218,18 @@ def _native_config(
     num_labels = kwargs.pop("num_labels", None)
     id2label, _ = matched_label_names(kwargs.pop("id2label", None), kwargs.pop("label2id", None), num_labels)
     if isinstance(config, PreTrainedConfig):
-        return config, (id2label or matched_label_names(config.id2label, None)[0], num_labels)
+        return config, (id2label or matched_label_names(config.id2label, None)[0], num_labels or config.num_labels)
     hub = {key: kwargs[key] for key in CONFIG_KEYWORDS if key in kwargs}
     source = name if config is None else config
     native = AutoConfig.from_pretrained(source, **hub)
     stored, _ = PreTrainedConfig.get_config_dict(source, **{k: v for k, v in hub.items() if k in HUB_KEYWORDS})
     if id2label is None and num_labels is None:
-        if "id2label" not in stored:
+        if not any(key in stored for key in LABEL_KEYS):
             raise ValueError(
                 f"The number of labels is not known: {source} is not a fine-tuned classifier. Pass num_labels=… or "
                 "id2label={0: 'first name', …}."
             )
-        id2label, _ = matched_label_names(native.id2label, None)
+        id2label, num_labels = matched_label_names(native.id2label, None)[0], native.num_labels
     return native, (id2label, num_labels)
 
 

@@ -6,59 +6,99 @@ code. A user's mistake is a ``CommandError``: one sentence on standard error and
 
 from __future__ import annotations
 
-import argparse
+import os
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, fields
-from typing import Any, get_args, get_type_hints
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
 
 from . import quickstart
+from .commands import card, compare, completion, doctor, fold, hierarchy, predict, report, train, train_flags
 from .errors import CommandError
+from .flags import Parser, add_options, print_error
 
 COMMANDS: dict[str, tuple[type[Any], Callable[[Any], int]]] = {
     "quickstart": (quickstart.QuickstartOptions, quickstart.run),
+    "train": (train.TrainOptions, train.run),
+    "compare": (compare.CompareOptions, compare.run),
+    "report": (report.ReportOptions, report.run),
+    "hierarchy": (hierarchy.HierarchyOptions, hierarchy.run),
+    "card": (card.CardOptions, card.run),
+    "predict": (predict.PredictOptions, predict.run),
+    "fold": (fold.FoldOptions, fold.run),
+    "doctor": (doctor.DoctorOptions, doctor.run),
+    "completion": (completion.CompletionOptions, lambda options: _complete(options)),
 }
 """Name → (options, function). Modules listed here import their heavy dependencies inside their functions."""
 
-
-def add_options(parser: argparse.ArgumentParser, options: type[Any]) -> None:
-    """Give a parser one flag per field of a dataclass, with the field's type, default and help text."""
-    types = get_type_hints(options)
-    for entry in fields(options):
-        kind = next((choice for choice in get_args(types[entry.name]) if choice is not type(None)), types[entry.name])
-        text = entry.metadata["help"]
-        shown = text if entry.default in (None, MISSING) else f"{text} (default: {entry.default})"
-        parser.add_argument(
-            f"--{entry.name.replace('_', '-')}",
-            type=kind,
-            default=entry.default,
-            help=shown.replace("%", "%%"),  # argparse formats help texts
-            metavar=kind.__name__.upper(),
-        )
+MORE_FLAGS: dict[str, Callable[[Parser], None]] = {"train": train_flags.add_training_flags}
+"""Name → what adds flags besides the options' own; their values reach the options as the mapping ``more``."""
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands."""
-    parser = argparse.ArgumentParser(prog="hf-lwal", description="Learning with Adaptive Labels for Hugging Face.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+def build_parser(*complete: str) -> Parser:
+    """Return the parser of all commands.
+
+    Args:
+        *complete: commands that get their ``MORE_FLAGS``, which take seconds to collect; all others go without.
+    """
+    parser = Parser(prog="hf-lwal", description="Learning with Adaptive Labels for Hugging Face.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", title="commands")
     for name, (options, _) in COMMANDS.items():
         summary = (options.__doc__ or "").strip()
-        add_options(commands.add_parser(name, help=summary, description=summary), options)
+        first, _, _ = summary.partition("\n")
+        subparser = commands.add_parser(name, help=first, description=summary)
+        add_options(subparser, options)
+        if name in complete and name in MORE_FLAGS:
+            MORE_FLAGS[name](subparser)
     return parser
+
+
+def _complete(options: completion.CompletionOptions) -> int:
+    """Print the script that completes the commands above."""
+    print(completion.script(build_parser(*MORE_FLAGS), options.shell))
+    return 0
+
+
+def with_config(parser: Parser, words: Sequence[str]) -> list[str]:
+    """Put the settings of a YAML file, the first word after the command, in its place: later flags win over them."""
+    if len(words) < 2 or not words[1].endswith((".yaml", ".yml")):
+        return list(words)
+    import yaml
+
+    chosen = parser.chosen(Namespace(command=words[0]))
+    try:
+        config = yaml.safe_load(Path(words[1]).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        chosen.error(f"{words[1]} could not be read: {' '.join(str(error).split())}")
+    if not isinstance(config, dict):
+        chosen.error(f"{words[1]} must hold one `flag: value` per line, but it holds {type(config).__name__}.")
+    return [words[0], *chosen.words_of(config), *words[2:]]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit code."""
-    values = vars(build_parser().parse_args(argv))
+    words = list(sys.argv[1:] if argv is None else argv)
+    parser = build_parser(*words[:1])
+    if words and words[0] in MORE_FLAGS:
+        words = with_config(parser, words)
+    values = vars(parser.parse_args(words))
     name = values.pop("command")
     options, run = COMMANDS[name]
+    if name in MORE_FLAGS:
+        own = {entry.name for entry in fields(options)}
+        values["more"] = {key: values.pop(key) for key in list(values) if key not in own}
     try:
         return run(options(**values))
     except CommandError as error:
-        print(f"hf-lwal {name}: {error}", file=sys.stderr)
+        print_error(f"hf-lwal {name}: {error}")
         return 2
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
-        print(f"hf-lwal {name}: interrupted.", file=sys.stderr)
+        print_error(f"hf-lwal {name}: interrupted.")
         return 130
 
 

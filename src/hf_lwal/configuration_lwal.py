@@ -50,6 +50,12 @@ class LwALConfig(PreTrainedConfig):
         repel_weight: weight of the repel loss; the paper uses 10 where it uses it.
         initial_labels: "class_means", or "one_hot" for label vectors that start as multiples of the unit vectors.
         initial_label_norm: that multiple.
+        initial_head: what the start pass does to the encoder's last layer, in the features space: "whitened" and
+            "class_means" make it the projection of `head_start.class_mean_projection`, "random" leaves it.
+        initial_num_labels: number of labels that the table was started with, where labels were added or removed
+            since; ``embedding_dim`` belongs to it.
+        push_code: let pushes to the Hub carry the modules that load the model with ``trust_remote_code=True`` where
+            hf-lwal is not installed.
         lwal_version: version of the saved format.
     """
 
@@ -73,6 +79,9 @@ class LwALConfig(PreTrainedConfig):
     repel_weight: float = 0.0
     initial_labels: Literal["class_means", "one_hot"] = "class_means"
     initial_label_norm: float = 1.0
+    initial_head: Literal["whitened", "class_means", "random"] = "whitened"
+    initial_num_labels: int | None = None
+    push_code: bool = True
     lwal_version: int = FORMAT_VERSION
 
     pad_token_id = _forwarded("pad_token_id")
@@ -105,6 +114,7 @@ class LwALConfig(PreTrainedConfig):
             ("space", ("features", "embeddings")),
             ("preset", ("default", "paper")),
             ("initial_labels", ("class_means", "one_hot")),
+            ("initial_head", ("whitened", "class_means", "random")),
         ):
             value = getattr(self, name)
             if value not in allowed:
@@ -117,9 +127,10 @@ class LwALConfig(PreTrainedConfig):
         for name in ("memory", "refresh_every", "warmup_steps", "repel_weight"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, but it cannot be negative.")
-        if self.initial_labels == "one_hot" and self.embedding_dim < self.num_labels:
+        started_with = self.initial_num_labels or self.num_labels
+        if self.initial_labels == "one_hot" and self.embedding_dim < started_with:
             raise ValueError(
-                f"One-hot label vectors of {self.num_labels} labels do not fit in embedding_dim {self.embedding_dim}: "
+                f"One-hot label vectors of {started_with} labels do not fit in embedding_dim {self.embedding_dim}: "
                 "use at least as many dimensions as labels."
             )
 
@@ -137,7 +148,7 @@ class LwALConfig(PreTrainedConfig):
     def to_dict(self) -> dict[str, Any]:
         """Serialise without the encoder's dummy label names, one per embedding dimension."""
         output = super().to_dict()
-        for key in ("id2label", "label2id", "num_labels"):
+        for key in ("id2label", "label2id", "num_labels", "num_classes", "label_names"):  # the last two are timm's
             output["encoder_config"].pop(key, None)
         output.pop("problem_type", None)
         return output

@@ -101,6 +101,21 @@ def pairwise_distances(embeddings: Tensor, label_vectors: Tensor, labels: Tensor
     return squared.clamp(min=SQUARED_DISTANCE_FLOOR).sqrt()
 
 
+def cosine_distances(values: Tensor, means: Tensor) -> Tensor:
+    """One minus the cosine of the angle between every row and every mean: half the squared angle where that is small.
+
+    Args:
+        values: (B, N).
+        means: (C, N).
+
+    Returns:
+        (B, C) in at least float32, between 0 and 2; 1 where one side is zero.
+    """
+    rows, columns = (F.normalize(at_least_float32(side), dim=1) for side in (values, means))
+    with torch.autocast(rows.device.type, enabled=False):
+        return (1.0 - rows @ columns.T).clamp(min=0.0)  # (B, C)
+
+
 def pull_loss(
     distances: Tensor,
     labels: Tensor,

@@ -25,6 +25,24 @@ STOCK_CLASSES: dict[str, Any] = {
 }
 
 
+def stock_from_config(config: PreTrainedConfig, task: str, **kwargs: Any) -> Any:
+    """Build a stock classifier with random weights.
+
+    Args:
+        config: its configuration; gets an empty list where it names no ``architectures``.
+        task: "text", "image" or "audio".
+        **kwargs: passed on to transformers.
+    """
+    with_architectures(config)
+    return STOCK_CLASSES[task].from_config(config, **kwargs)
+
+
+def with_architectures(config: PreTrainedConfig) -> PreTrainedConfig:
+    """Let ``config`` name no architecture by an empty list: transformers cannot choose by None (DeiT, LeViT)."""
+    config.architectures = config.architectures or []
+    return config
+
+
 class Head(NamedTuple):
     """Where a stock classifier's last linear layer is, and how wide its input is."""
 
@@ -40,7 +58,8 @@ def find_head(config: PreTrainedConfig, task: str) -> Head | None:
         task: "text", "image" or "audio".
 
     Returns:
-        The head, or None when no module, several, or something other than ``nn.Linear`` depends on ``num_labels``.
+        The head, or None when no module, several, or something other than a plain linear layer depends on
+        ``num_labels``.
     """
     first, second = (_shapes(config, task, num_labels) for num_labels in (5, 7))
     changed = {name.rpartition(".")[0] for name in first if first[name] != second.get(name)}
@@ -48,7 +67,14 @@ def find_head(config: PreTrainedConfig, task: str) -> Head | None:
         return None
     name = changed.pop()
     module = _skeleton(config, task, 5).get_submodule(name)
-    return Head(name, module.in_features) if type(module) is nn.Linear else None
+    return Head(name, module.in_features) if is_plain_linear(module) else None
+
+
+def is_plain_linear(module: nn.Module) -> bool:
+    """Whether ``module`` is a linear layer with its weights as they are: ``nn.Linear``, or timm's under its name."""
+    return type(module) is nn.Linear or (
+        isinstance(module, nn.Linear) and type(module).__module__.startswith("timm.layers.")
+    )
 
 
 def _shapes(config: PreTrainedConfig, task: str, num_labels: int) -> dict[str, torch.Size]:
@@ -59,7 +85,7 @@ def _skeleton(config: PreTrainedConfig, task: str, num_labels: int) -> PreTraine
     config = copy.deepcopy(config)
     config.num_labels = num_labels
     with torch.device("meta"):
-        return STOCK_CLASSES[task].from_config(config)
+        return stock_from_config(config, task)
 
 
 def run_without_head(encoder: nn.Module, head_name: str, inputs: dict[str, Any]) -> Any:
@@ -84,6 +110,11 @@ def run_without_head(encoder: nn.Module, head_name: str, inputs: dict[str, Any])
         return encoder(**inputs, return_dict=True)
     finally:
         head._lwal_returns_input = False
+
+
+def scores_of(encoded: Any) -> Any:
+    """What an encoder computed for its ``num_labels`` outputs, (B, D); PP-LCNet calls it otherwise than logits."""
+    return encoded.logits if "logits" in encoded else encoded[0]
 
 
 def hooked_head(encoder: nn.Module, head_name: str) -> nn.Module:
@@ -135,7 +166,7 @@ def active_copy(module: nn.Module) -> nn.Module:
 def replace_head(encoder: PreTrainedModel, head: Head, outputs: int) -> None:
     """Give ``encoder`` a fresh last layer with ``outputs`` outputs, initialised as the architecture does it.
 
-    It lies on the device and has the dtype of the old one.
+    It lies on the device of the old one and has its dtype, or the encoder's where the old one was quantised.
 
     Args:
         encoder: stock classifier, changed in place together with its configuration.
@@ -146,7 +177,8 @@ def replace_head(encoder: PreTrainedModel, head: Head, outputs: int) -> None:
     new: Any = nn.Linear(head.in_features, outputs, bias=old.bias is not None, device=old.weight.device)
     with torch.no_grad():
         encoder._init_weights(new)
-    new = new.to(old.weight.dtype)
+    # Of a quantised encoder the head is fresh, so there is nothing to quantise, and it must train.
+    new = new.to(old.weight.dtype if old.weight.dtype.is_floating_point else encoder.dtype)
     new._is_hf_initialized = True
     parent, _, leaf = head.name.rpartition(".")
     setattr(encoder.get_submodule(parent), leaf, new)

@@ -7,7 +7,9 @@ here.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,19 +25,21 @@ LINKAGE_METHODS = ("average", "complete", "single", "weighted")
 """The linkage methods that are defined for any distance; ``ward`` and the centroid methods need raw coordinates."""
 
 
-def as_matrix(label_vectors: MatrixLike) -> Matrix:
+def as_matrix(label_vectors: MatrixLike, allow_missing: bool = False) -> Matrix:
     """Return label vectors as a float64 array, from a tensor on any device and of any dtype, an array or lists.
 
     Args:
         label_vectors: (C, D), all finite.
+        allow_missing: rows of NaN throughout are fine too.
     """
     if hasattr(label_vectors, "detach"):
         label_vectors = label_vectors.detach().cpu().double().numpy()
     matrix = np.asarray(label_vectors, dtype=np.float64)
     if matrix.ndim != 2:
         raise ValueError(f"label_vectors must have the shape (C, D), got {matrix.shape}.")
-    if not np.isfinite(matrix).all():
-        rows = np.flatnonzero(~np.isfinite(matrix).all(axis=1))
+    fine = np.isfinite(matrix).all(axis=1) | (np.isnan(matrix).all(axis=1) & allow_missing)  # (C,)
+    if not fine.all():
+        rows = np.flatnonzero(~fine)
         raise ValueError(f"label_vectors must be finite, but rows {rows[:5].tolist()} hold NaN or infinity.")
     return matrix
 
@@ -58,12 +62,13 @@ def _cosine(matrix: Matrix) -> Matrix:
 METRICS: dict[str, Callable[[Matrix], Matrix]] = {"euclidean": _euclidean, "cosine": _cosine}
 
 
-def label_distances(label_vectors: MatrixLike, metric: str = "euclidean") -> Matrix:
+def label_distances(label_vectors: MatrixLike, metric: str = "euclidean", allow_missing: bool = False) -> Matrix:
     """Compute the distance between every two labels.
 
     Args:
         label_vectors: (C, D) tensor or array.
         metric: "euclidean", what the model itself compares with, or "cosine".
+        allow_missing: rows of NaN throughout stand for labels without a vector, and have distances of NaN.
 
     Returns:
         (C, C) float64, exactly symmetric with a zero diagonal.
@@ -73,10 +78,65 @@ def label_distances(label_vectors: MatrixLike, metric: str = "euclidean") -> Mat
     """
     if metric not in METRICS:
         raise ValueError(f"metric must be one of {', '.join(METRICS)}, got {metric!r}.")
-    distances = METRICS[metric](as_matrix(label_vectors))
-    distances = (distances + distances.T) / 2.0
-    np.fill_diagonal(distances, 0.0)
+    matrix = as_matrix(label_vectors, allow_missing)
+    present = ~np.isnan(matrix).all(axis=1)  # (C,)
+    between = METRICS[metric](matrix[present])
+    between = (between + between.T) / 2.0
+    np.fill_diagonal(between, 0.0)
+    distances = np.full((len(matrix), len(matrix)), np.nan)
+    distances[np.ix_(present, present)] = between
     return distances
+
+
+def group_distances(groups: Sequence[str | None]) -> Matrix:
+    """Distances of a hierarchy with one level: 0 between labels of one group, 1 between groups.
+
+    Args:
+        groups: for each of the C labels its group, None for a label that belongs nowhere.
+
+    Returns:
+        (C, C) float64; NaN in the rows and columns of labels without group.
+
+    >>> group_distances(["animal", "animal", "tool"])[0].tolist()
+    [0.0, 0.0, 1.0]
+    """
+    numbers = {group: float(number) for number, group in enumerate(dict.fromkeys(groups))}
+    codes = np.asarray([np.nan if group is None else numbers[group] for group in groups])  # (C,)
+    difference = codes[:, None] - codes  # (C, C)
+    apart: Matrix = np.where(np.isnan(difference), np.nan, np.sign(np.abs(difference)))
+    return apart
+
+
+def reference_clusters(distances: NDArray[Any], threshold: float = 0.7) -> list[int | None]:
+    """Cut the average-linkage tree of a reference into clusters, as the paper colours its dendrograms.
+
+    Args:
+        distances: (C, C) symmetric reference distances; rows of NaN for labels without reference.
+        threshold: branches that meet below this share of the tree's height are one cluster.
+
+    Returns:
+        For each label the number of its cluster, in the order of their first labels; None for a label that is alone
+        or has no reference.
+
+    >>> reference_clusters(label_distances([[0.0], [1.0], [10.0], [11.0], [30.0]]))
+    [0, 0, 0, 0, None]
+    """
+    distances = np.asarray(distances, dtype=np.float64)
+    known = np.flatnonzero(~np.isnan(distances).all(axis=1) & np.isfinite(np.diag(distances)))
+    if len(known) < 2:
+        return [None] * len(distances)
+    from scipy.cluster.hierarchy import fcluster
+
+    merges = linkage(distances[np.ix_(known, known)])
+    below = np.nextafter(threshold * merges[-1, 2], -np.inf)  # a branch at the threshold itself stays whole
+    flat = fcluster(merges, max(below, 0.0), criterion="distance")
+    sizes = Counter(flat.tolist())
+    numbers: dict[int, int] = {}
+    clusters: list[int | None] = [None] * len(distances)
+    for label, cluster in zip(known.tolist(), flat.tolist(), strict=True):
+        if sizes[cluster] > 1:
+            clusters[label] = numbers.setdefault(cluster, len(numbers))
+    return clusters
 
 
 def linkage(distances: NDArray[Any], method: str = "average") -> Matrix:
@@ -141,3 +201,48 @@ def nearest_labels(distances: NDArray[Any], names: Sequence[str], top_k: int = 3
     return [
         [(names[other], float(distances[row, other])) for other in neighbours] for row, neighbours in enumerate(order)
     ]
+
+
+def cluster_names(clusters: Sequence[int | None], names: Sequence[str], most: int = 3) -> list[str | None]:
+    """Call each cluster by its first labels, for a legend.
+
+    Args:
+        clusters: for each of the C labels the number of its cluster, or None.
+        names: the C label names.
+        most: labels to list of each cluster.
+
+    >>> cluster_names([0, 0, None], ["cat", "dog", "car"])
+    ['cat, dog', 'cat, dog', None]
+    """
+    members: dict[int, list[str]] = {}
+    for cluster, name in zip(clusters, names, strict=True):
+        if cluster is not None:
+            members.setdefault(cluster, []).append(name)
+    called = {
+        cluster: ", ".join(labels[:most]) + (f" +{len(labels) - most}" if len(labels) > most else "")
+        for cluster, labels in members.items()
+    }
+    return [None if cluster is None else called[cluster] for cluster in clusters]
+
+
+def label_drift(snapshots: Sequence[tuple[float, MatrixLike]]) -> list[tuple[float, Matrix]]:
+    """How far each label moved between one snapshot of the label vectors and the next.
+
+    The trainer logs the mean of the same number as ``label_drift``.
+
+    Args:
+        snapshots: points (step, (C, D) label vectors), such as those of a training's checkpoints.
+
+    Returns:
+        For each snapshot after the first its step, and (C,) the way of each label from the snapshot before, as a share
+        of the mean distance between two labels of this one.
+    """
+    matrices = [(step, as_matrix(vectors)) for step, vectors in snapshots]
+    drift = []
+    for (_, before), (step, after) in pairwise(matrices):
+        if before.shape != after.shape:
+            raise ValueError(f"Snapshots must have one shape, got {before.shape} and then {after.shape}.")
+        unit = label_distances(after).sum() / (len(after) * (len(after) - 1))
+        way: Matrix = np.linalg.norm(after - before, axis=1) / max(unit, 1e-12)  # (C,)
+        drift.append((step, way))
+    return drift

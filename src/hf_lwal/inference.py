@@ -12,11 +12,20 @@ if TYPE_CHECKING:
     from .modeling_lwal import LwALPreTrainedModel
 
 
+@torch.no_grad()
 def encode(model: LwALPreTrainedModel, inputs: Sequence[Any], processing_class: Any, batch_size: int) -> Tensor:
     """Embeddings (N, D) float32 on the CPU."""
-    return torch.cat([model.embed(batch).cpu() for batch in _evaluated(model, inputs, processing_class, batch_size)])
+    return torch.cat([model.embed(batch).cpu() for batch in evaluated(model, inputs, processing_class, batch_size)])
 
 
+@torch.no_grad()
+def start_values(model: LwALPreTrainedModel, inputs: Sequence[Any], processing_class: Any, batch_size: int) -> Tensor:
+    """What class means are taken of, (N, H) or (N, D) float32, on the model's device."""
+    batches = evaluated(model, inputs, processing_class, batch_size)
+    return torch.cat([model.start_values(batch).float() for batch in batches])
+
+
+@torch.no_grad()
 def predict(
     model: LwALPreTrainedModel, inputs: Sequence[Any], processing_class: Any, top_k: int, batch_size: int
 ) -> list[list[dict[str, Any]]]:
@@ -25,30 +34,30 @@ def predict(
     if not 1 <= top_k <= len(names):
         raise ValueError(f"top_k is {top_k}, but it must be between 1 and the number of labels, {len(names)}.")
     results = []
-    for batch in _evaluated(model, inputs, processing_class, batch_size):
+    for batch in evaluated(model, inputs, processing_class, batch_size):
         best = model(**batch).logits.softmax(dim=1).topk(top_k)
         for scores, indices in zip(best.values.tolist(), best.indices.tolist(), strict=True):
             results.append([{"label": names[i], "score": score} for i, score in zip(indices, scores, strict=True)])
     return results
 
 
-@torch.no_grad()
-def _evaluated(
+def evaluated(
     model: LwALPreTrainedModel, inputs: Sequence[Any], processing_class: Any, batch_size: int
 ) -> Iterator[dict[str, Any]]:
-    """Prepared batches, with the model in evaluation mode and without gradients while they are used."""
+    """Prepared batches, with the model in evaluation mode while they are used."""
     if isinstance(inputs, str) or not isinstance(inputs, Sequence) or not len(inputs):
         raise ValueError(f"inputs must be a list of at least one {model.task}, but it is {type(inputs).__name__}.")
     was_training = model.training
     model.eval()
     try:
         for start in range(0, len(inputs), batch_size):
-            yield _prepared(model, inputs[start : start + batch_size], processing_class)
+            yield prepare(model, inputs[start : start + batch_size], processing_class)
     finally:
         model.train(was_training)
 
 
-def _prepared(model: LwALPreTrainedModel, inputs: Sequence[Any], processing_class: Any) -> dict[str, Any]:
+def prepare(model: LwALPreTrainedModel, inputs: Sequence[Any], processing_class: Any) -> dict[str, Any]:
+    """Raw inputs as one batch, on the model's device and in its dtype."""
     options: dict[str, Any] = {"return_tensors": "pt"}
     if model.task == "text":
         options |= {"padding": True, "truncation": True}

@@ -15,13 +15,13 @@ from .functional import (
     pairwise_distances,
     refreshed_label_vectors,
 )
+from .label_rows import EditableRows, Head
 
-Head = Callable[[Tensor], Tensor]
 UNSEEN_MARGIN = 30.0
 """How far below a row's smallest logit the logit of a class without a mean is put."""
 
 
-class LabelTable(nn.Module):
+class LabelTable(EditableRows):
     """One label vector per class, used as ``logits = -scale * distance``.
 
     What predicts is the buffer ``label_vectors``. While training, label vectors are derived: the class means (of the
@@ -30,8 +30,9 @@ class LabelTable(nn.Module):
 
     Buffers: ``label_vectors`` (C, D); ``class_features`` (C, N) running class means, N = H or D; ``pending_sums``
     (C, N + 1) class sums and counts since the last refresh; ``counts`` (C,) int64 rows seen; ``step`` () int64
-    optimizer steps. Parameters when learned, buffers when not: ``log_scale_bias`` (1,) and ``offset_bias`` (C, D),
-    named so that every weight-decay filter exempts them.
+    optimizer steps; ``rejection_radii`` (C,) how far rows of a class usually are from its mean, in cosine distance, 0
+    where that was not measured or training has gone on since. Parameters when learned, buffers when not:
+    ``log_scale_bias`` (1,) and ``offset_bias`` (C, D), named so that every weight-decay filter exempts them.
 
     Args:
         num_labels: C.
@@ -44,13 +45,8 @@ class LabelTable(nn.Module):
             be used, as in the paper.
     """
 
-    label_vectors: Tensor
-    class_features: Tensor
-    pending_sums: Tensor
-    counts: Tensor
     step: Tensor
     log_scale_bias: Tensor
-    offset_bias: Tensor
 
     def __init__(
         self,
@@ -72,6 +68,7 @@ class LabelTable(nn.Module):
         self.register_buffer("class_features", means)
         self.register_buffer("pending_sums", torch.zeros(num_labels, mean_dim + 1, dtype=torch.float32))
         self.register_buffer("counts", torch.zeros(num_labels, dtype=torch.int64))
+        self.register_buffer("rejection_radii", torch.zeros(num_labels, dtype=torch.float32))
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
         self.register_buffer("log_scale_bias", torch.zeros(1, dtype=torch.float32))
         self.register_buffer("offset_bias", torch.zeros_like(vectors))
@@ -146,6 +143,7 @@ class LabelTable(nn.Module):
     def materialize(self, head: Head | None) -> None:
         """Store the derived label vectors of all classes that have a mean, so that evaluation uses them."""
         self.label_vectors.copy_(torch.where(self.seen.unsqueeze(1), self.derived(head), self.label_vectors))
+        self.rejection_radii.zero_()
 
     def sums_of(self, values: Tensor, labels: Tensor) -> Tensor:
         """Class sums and counts (C, N + 1) float32 of features or embeddings (B, N), detached."""
@@ -186,6 +184,7 @@ class LabelTable(nn.Module):
         with torch.no_grad():
             kept = torch.where(vectors.isfinite(), vectors, self.label_vectors)  # one bad batch must not stay
             self.label_vectors.copy_(kept)
+            self.rejection_radii.zero_()
             self.class_features.copy_(kept)
             self.counts.add_(rows.round().long())
         return vectors
@@ -274,7 +273,7 @@ class LabelTable(nn.Module):
         init.copy_(self.offset_bias, torch.zeros_like(self.offset_bias))
         one_hot_means = not self.mask_unseen and self.class_features.shape == unit.shape
         init.copy_(self.class_features, self.label_vectors if one_hot_means else torch.zeros_like(self.class_features))
-        for tensor in (self.pending_sums, self.counts, self.step, self.log_scale_bias):
+        for tensor in (self.pending_sums, self.counts, self.rejection_radii, self.step, self.log_scale_bias):
             init.zeros_(tensor)
 
     def set_learned(self, *, offset: bool, learn_scale: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import tempfile
 from pathlib import Path
@@ -20,37 +21,51 @@ SCHEMA_VERSION = 1
 NEIGHBOURS = 5
 
 
-def label_table_facts(label_vectors: Tensor, counts: Tensor, names: dict[int, str]) -> dict[str, Any]:
+def label_table_facts(
+    label_vectors: Tensor, counts: Tensor, names: dict[int, str], radii: Tensor | None = None
+) -> dict[str, Any]:
     """Describe a label table: per label its name, id, number of training rows and nearest labels.
 
     Args:
         label_vectors: (C, D).
         counts: (C,) int64.
         names: id to name.
+        radii: (C,) how far rows of a class usually are from its mean, in cosine distance; 0 where that is not known.
     """
     distances = pairwise_distances(label_vectors, label_vectors).fill_diagonal_(float("inf"))
     nearest = distances.topk(min(NEIGHBOURS, len(names) - 1), largest=False)
-    rows = zip(nearest.indices.tolist(), nearest.values.tolist(), counts.tolist(), strict=True)
+    known = [None] * len(names) if radii is None else [radius or None for radius in radii.tolist()]
+    rows = zip(nearest.indices.tolist(), nearest.values.tolist(), counts.tolist(), known, strict=True)
     labels = [
         {
             "id": index,
             "name": names[index],
             "count": count,
+            "radius": _rounded(radius),
             "nearest": [
-                {"name": names[other], "distance": round(distance, 4)}
+                {"name": names[other], "distance": _rounded(distance)}
                 for other, distance in zip(others, far, strict=True)
             ],
         }
-        for index, (others, far, count) in enumerate(rows)
+        for index, (others, far, count, radius) in enumerate(rows)
     ]
     return {"schema_version": SCHEMA_VERSION, "embedding_dim": label_vectors.shape[1], "labels": labels}
 
 
+def _rounded(number: float | None) -> float | None:
+    """JSON knows no infinity and no NaN."""
+    return round(number, 4) if number is not None and math.isfinite(number) else None
+
+
 def write_label_table_file(
-    directory: str | os.PathLike[str], label_vectors: Tensor, counts: Tensor, names: dict[int, str]
+    directory: str | os.PathLike[str],
+    label_vectors: Tensor,
+    counts: Tensor,
+    names: dict[int, str],
+    radii: Tensor | None = None,
 ) -> None:
-    """Write ``label_table.json`` into ``directory``, whole or not at all."""
-    facts = label_table_facts(label_vectors.float().cpu(), counts.cpu(), names)
+    """Write ``label_table.json`` into ``directory``, whole or not at all; arguments as in `label_table_facts`."""
+    facts = label_table_facts(label_vectors.float().cpu(), counts.cpu(), names, None if radii is None else radii.cpu())
     write_text_atomically(Path(directory) / FILE_NAME, json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
 
 

@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -21,25 +22,30 @@ from transformers.utils import ModelOutput
 from .configuration_lwal import LwALConfig
 from .distributed import all_reduce_sum
 from .functional import IGNORE_INDEX, cross_entropy, direction_sums, repel_from_sums
+from .head_start import can_start, class_mean_projection, suited_size, write_linear
 from .heads import (
-    STOCK_CLASSES,
     Head,
     active_copy,
     hooked_head,
     layers_to_save,
     replace_head,
     run_without_head,
+    scores_of,
+    stock_from_config,
 )
+from .hub_code import broken_download, complete_card, forget_code, write_code
 from .inference import encode as encode_inputs
 from .inference import predict as predict_labels
+from .label_editing import LabelEditing
 from .label_table import LabelTable
 from .label_table_file import check_label_table_file, write_label_table_file
 from .label_tracking import LabelTracker
+from .open_set import OpenSet
 from .start import StartSamples, collect, warn_of_missing_classes
 
 logger = logging.getLogger(__name__)
 
-TABLE_TENSORS = ("label_vectors", "class_features", "pending_sums", "log_scale_bias", "offset_bias")
+TABLE_TENSORS = ("label_vectors", "class_features", "pending_sums", "log_scale_bias", "offset_bias", "rejection_radii")
 
 
 @dataclass
@@ -63,7 +69,7 @@ class LwALClassifierOutput(ModelOutput):
     attentions: tuple[Tensor, ...] | None = None
 
 
-class LwALPreTrainedModel(PreTrainedModel):
+class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
     """What the three tasks share; use `LwALForSequenceClassification` and its siblings.
 
     Attributes:
@@ -83,11 +89,12 @@ class LwALPreTrainedModel(PreTrainedModel):
     _supports_flex_attn = True
     _supports_attention_backend = True
     _keep_in_fp32_modules_strict: ClassVar[set[str]] = {f"classifier.{name}" for name in TABLE_TENSORS}
+    _keys_to_ignore_on_load_missing: ClassVar[set[str]] = {r"^classifier\.rejection_radii$"}  # 0: not measured
     task: ClassVar[Literal["text", "image", "audio"]]
 
     def __init__(self, config: LwALConfig, encoder: PreTrainedModel | None = None) -> None:
         super().__init__(config)
-        self.encoder = STOCK_CLASSES[self.task].from_config(config.encoder_config) if encoder is None else encoder
+        self.encoder = stock_from_config(config.encoder_config, self.task) if encoder is None else encoder
         config.encoder_config = self.encoder.config
         config.task = self.task
         self.main_input_name = self.encoder.main_input_name
@@ -128,9 +135,13 @@ class LwALPreTrainedModel(PreTrainedModel):
         known = {name: value for name, value in inputs.items() if value is not None and self._encoder_takes(name)}
         if self.config.head_name is None:
             encoded = self.encoder(**known, return_dict=True)
-            return encoded.logits.float(), None, encoded
+            return self._beside_table(scores_of(encoded)).float(), None, encoded
         encoded = run_without_head(self.encoder, self.config.head_name, known)
-        return self.head_module(encoded.logits).float(), encoded.logits, encoded
+        features = scores_of(encoded)
+        return self._beside_table(self.head_module(features)).float(), self._beside_table(features), encoded
+
+    def _beside_table(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.label_table.label_vectors.device)  # with a device_map, layers lie on several devices
 
     def embed(self, inputs: dict[str, Any]) -> Tensor:
         """Embeddings (B, D) float32 of a batch without labels, in the model's current mode."""
@@ -205,28 +216,36 @@ class LwALPreTrainedModel(PreTrainedModel):
 
     # -- the start pass -------------------------------------------------------------------------------------------
 
-    def initialize_labels(self, dataloader: Iterable[dict[str, Any]], progress: bool = True) -> StartSamples:
-        """Start the table from data: class means and a calibrated scale, from a pass in evaluation mode.
+    def initialize_labels(
+        self, dataloader: Iterable[dict[str, Any]], progress: bool = True, learning_rate: float | None = None
+    ) -> StartSamples:
+        """Start from data: head, class means and a calibrated scale, from a pass in evaluation mode.
+
+        Call it before the optimizer makes copies of the weights.
 
         Args:
             dataloader: batches (dicts with "labels"); about 16 rows per class suffice; iterated twice for models
                 with BatchNorm.
             progress: show a progress bar.
+            learning_rate: peak learning rate of an Adam-like optimizer, which decides the size of the head.
 
         Returns:
             The features or embeddings, the labels, and the seconds it took.
         """
         samples = collect(self, self.start_values, dataloader, self.device, progress)
-        self.start_from(samples)
+        self.start_from(samples, learning_rate=learning_rate)
         warn_of_missing_classes(samples.labels, self.config.label_names)
         return samples
 
-    def start_from(self, samples: StartSamples, scale: float | None = None) -> float:
-        """Set class means and scale from collected start rows.
+    def start_from(
+        self, samples: StartSamples, scale: float | None = None, learning_rate: float | None = None
+    ) -> float:
+        """Set head, class means and scale from collected start rows.
 
         Args:
             samples: from `initialize_labels` or `collect`; labels outside 0…C-1 are an error.
             scale: use this scale instead of the calibrated one.
+            learning_rate: peak learning rate of the head, which decides its size; see `head_start.suited_size`.
 
         Returns:
             The calibrated scale.
@@ -239,12 +258,29 @@ class LwALPreTrainedModel(PreTrainedModel):
                 f"{int(wrong[0])}: build the model with the number of labels of the data."
             )
         keep = self.config.initial_labels == "one_hot"
+        if not keep:
+            self._start_head(values, labels, learning_rate)
         table.start(values, labels, self.head, keep_vectors=keep)
         calibrated = table.calibrate(values, labels, self.head)
         if scale is not None or not keep:
             table.set_scale(calibrated if scale is None else scale)
         self.tracker.forget()
         return calibrated
+
+    def _start_head(self, values: Tensor, labels: Tensor, learning_rate: float | None) -> None:
+        kind = self.config.initial_head
+        if kind == "random" or self.head is None:
+            return
+        layer = active_copy(self.head_module)
+        if not can_start(layer):
+            logger.info("The head is no plain trainable linear layer: it starts as it is.")
+            return
+        table = self.label_table
+        weight, bias = class_mean_projection(
+            values, labels, table.num_labels, table.embedding_dim, whiten=kind == "whitened"
+        )
+        size = suited_size(weight, learning_rate)
+        write_linear(layer, size * weight, size * bias)
 
     def start_values(self, inputs: dict[str, Any]) -> Tensor:
         """What class means are taken of, for a batch without labels: (B, H) or (B, D)."""
@@ -281,6 +317,20 @@ class LwALPreTrainedModel(PreTrainedModel):
         """
         return predict_labels(self, inputs, processing_class, top_k, batch_size)
 
+    def fold(self, inputs: Iterable[dict[str, Any]] | None = None, *, add_bias: bool = False) -> PreTrainedModel:
+        """A stock classifier with the same predictions, which needs no hf-lwal; compared before it is given out.
+
+        Args:
+            inputs: batches to compare and to fit the temperature of the probabilities on; default: random inputs.
+            add_bias: give a bias to a head that has none by design; such a model cannot be saved.
+
+        Raises:
+            ValueError: this architecture cannot be folded, or a prediction differs.
+        """
+        from .export import fold
+
+        return fold(self, inputs, add_bias=add_bias)
+
     # -- encoder head and table -----------------------------------------------------------------------------------
 
     @property
@@ -307,7 +357,7 @@ class LwALPreTrainedModel(PreTrainedModel):
         return None if self.config.space == "embeddings" else self._head
 
     def _head(self, means: Tensor) -> Tensor:
-        return self.head_module(means.to(self.encoder.dtype))
+        return self._beside_table(self.head_module(means.to(self.encoder.dtype)))
 
     def values(self, embeddings: Tensor, features: Tensor | None) -> Tensor:
         """What class means are taken of: features (B, H), or embeddings (B, D) in the embeddings space."""
@@ -377,6 +427,10 @@ class LwALPreTrainedModel(PreTrainedModel):
 
     # -- transformers -----------------------------------------------------------------------------------------------
 
+    @classmethod
+    def _can_set_experts_implementation(cls) -> bool:
+        return True  # the encoder's choice: transformers would look for experts in this file and find none
+
     def train(self, mode: bool = True) -> LwALPreTrainedModel:
         """Set the mode; leaving training mode brings ``label_vectors`` up to date."""
         if self.training and not mode:
@@ -395,13 +449,43 @@ class LwALPreTrainedModel(PreTrainedModel):
         if isinstance(module, LabelTable):
             module.reset()
 
-    def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
-        """Save weights, configuration and ``label_table.json``; arguments as in transformers."""
+    def save_pretrained(
+        self, save_directory: str | os.PathLike[str], *args: Any, include_code: bool = False, **kwargs: Any
+    ) -> None:
+        """Save weights, configuration and ``label_table.json``; arguments as in transformers.
+
+        Args:
+            save_directory: folder, made if need be.
+            *args: as in transformers.
+            include_code: also save the modules that load the model with ``trust_remote_code=True`` where hf-lwal is
+                not installed. Pushes to the Hub do so unless ``config.push_code`` is off.
+            **kwargs: as in transformers.
+        """
         self.bring_labels_up_to_date()
+        if self._auto_class is None:
+            forget_code(self.config)
         super().save_pretrained(save_directory, *args, **kwargs)
         if kwargs.get("is_main_process", True):
-            table, names = self.label_table, self.config.label_names
-            write_label_table_file(save_directory, table.label_vectors.detach(), table.counts, names)
+            pushed = bool(kwargs.get("push_to_hub")) and self.config.push_code
+            self.write_companions(save_directory, include_code or pushed)
+
+    def write_companions(self, folder: str | os.PathLike[str], include_code: bool = False) -> None:
+        """Write beside saved weights what belongs to them: ``label_table.json`` and, if wanted, the code.
+
+        Args:
+            folder: with the saved model.
+            include_code: as in `save_pretrained`; the code of a subclass of your own does not stand on its own.
+        """
+        table, names = self.label_table, self.config.label_names
+        write_label_table_file(folder, table.label_vectors.detach(), table.counts, names, table.rejection_radii)
+        if include_code and type(self) in MODEL_CLASSES.values():
+            write_code(folder, self.task, type(self).__name__)
+
+    def _upload_modified_files(self, working_dir: str | os.PathLike[str], *args: Any, **kwargs: Any) -> Any:
+        # Every push of a model passes here, save_pretrained(push_to_hub=True) before it has written the rest.
+        self.write_companions(working_dir, self.config.push_code)
+        complete_card(Path(working_dir) / "README.md", self.task)
+        return super()._upload_modified_files(working_dir, *args, **kwargs)
 
     @classmethod
     def from_pretrained(
@@ -420,9 +504,14 @@ class LwALPreTrainedModel(PreTrainedModel):
         """
         for removed in ("from_tf", "from_flax"):
             kwargs.pop(removed, None)
-        model, info = super().from_pretrained(
-            pretrained_model_name_or_path, *args, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs
-        )
+        try:
+            model, info = super().from_pretrained(
+                pretrained_model_name_or_path, *args, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs
+            )
+        except OSError as error:
+            if (broken := broken_download(error, str(pretrained_model_name_or_path))) is None:
+                raise
+            raise broken from error
         model._check_loaded(str(pretrained_model_name_or_path), info, ignore_mismatched_sizes)
         check_label_table_file(pretrained_model_name_or_path, model.label_table.counts, model.config.label_names)
         return (model, info) if output_loading_info else model
@@ -447,6 +536,8 @@ class LwALPreTrainedModel(PreTrainedModel):
             key, (found, wanted) = next(iter(mismatched.items()))
             raise ValueError(f"{name} stores {key} with shape {found}, but this configuration needs {wanted}.")
         logger.warning("The label table of %s does not fit the new labels: a new one is started.", name)
+        self.config.initial_num_labels = None
+        self.config.validate_lwal()
         self.reset_label_table()
 
 

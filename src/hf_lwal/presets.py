@@ -14,6 +14,7 @@ DEFAULT: dict[str, Any] = {
     "reanchor": True,
     "learn_scale": True,
     "initial_labels": "class_means",
+    "initial_head": "whitened",
 }
 PAPER: dict[str, Any] = {
     "preset": "paper",
@@ -27,6 +28,7 @@ PAPER: dict[str, Any] = {
     "space": "embeddings",
     "initial_labels": "one_hot",
     "initial_label_norm": 1.0,
+    "initial_head": "random",
 }
 STATIC: dict[str, Any] = {
     **PAPER,

@@ -11,17 +11,20 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from .comparison import METHODS, Result, Task, build_trainer, load_task, quiet, render_table, train
 from .errors import CommandError
+from .flags import option
 
 if TYPE_CHECKING:
     from .modeling_lwal import LwALPreTrainedModel
     from .trainer import LwALTrainer
 
+EMBEDDED_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+"""Where the weights of the default model come from, for the model card."""
 SENTENCES = (
     "book a table for two at an italian place tonight",
     "somebody stole my credit card",
@@ -29,12 +32,6 @@ SENTENCES = (
     "wake me up at seven tomorrow",
     "will i need an umbrella in berlin",
 )
-Value = TypeVar("Value")
-
-
-def option(default: Value, text: str) -> Value:
-    """Return a dataclass field with a default and a help text."""
-    return field(default=default, metadata={"help": text})
 
 
 @dataclass(frozen=True)
@@ -82,6 +79,7 @@ def run(options: QuickstartOptions) -> int:
     print(f"\nAccuracy in %\n{render_table(results)}")
     model = cast("LwALPreTrainedModel", trainer.model)  # the last one trained is LwAL
     _write_outputs(task, model, results, options)
+    _write_card(trainer, results, options)
     _answer(task, output / "model", SENTENCES if options.dataset == "clinc150" else task.examples)
     print(f"\nWritten to {output}: model/, curves.png, dendrogram.png, results.json")
     print(f"Total {time.perf_counter() - begin:.0f} s.")
@@ -144,6 +142,23 @@ def _write_outputs(
     )
     record = {"options": asdict(options), "results": {name: asdict(result) for name, result in results.items()}}
     _write_json(output / "results.json", record)
+
+
+def _write_card(trainer: LwALTrainer, results: Mapping[str, Result], options: QuickstartOptions) -> None:
+    """Write the model card, with the two other ways as controls."""
+    *others, _ = results
+    flags = {"steps": options.steps, "batch-size": options.batch_size, "learning-rate": options.learning_rate}
+    flags |= {"seed": options.seed}
+    command = " ".join(["hf-lwal quickstart", *(f"--{name} {value}" for name, value in flags.items())])
+    embedded = options.model is None and options.dataset == "clinc150"
+    trainer.create_model_card(
+        model_name=f"quickstart on {options.dataset}",
+        finetuned_from=EMBEDDED_MODEL if options.model is None else None,
+        dataset=options.dataset,
+        controls={name: [(step, accuracy / 100.0) for step, accuracy in results[name].curve] for name in others},
+        examples=list(SENTENCES) if options.dataset == "clinc150" else None,
+        command=command if embedded else None,
+    )
 
 
 def _write_json(path: Path, record: Mapping[str, Any]) -> None:

@@ -38,7 +38,7 @@ def apply_config(model: Any, config: Mapping[str, Any], embedding_dim: int | str
         return
     wanted = dict(config)
     if embedding_dim is not None:
-        wanted["embedding_dim"] = resolved_embedding_dim(embedding_dim, model.config.num_labels, None)
+        wanted["embedding_dim"] = resolved_embedding_dim(embedding_dim, started_with(model), None)
     if model.config.head_name is None:
         wanted.pop("space", None)  # such a model lives in the embeddings space anyway
     changed = {name: value for name, value in wanted.items() if getattr(model.config, name) != value}
@@ -70,12 +70,17 @@ def is_trained(model: LwALPreTrainedModel) -> bool:
     return bool(model.label_table.seen.any()) or model.optimizer_step > 0
 
 
+def started_with(model: LwALPreTrainedModel) -> int:
+    """Number of labels that "1x" means: the one before labels of a trained table were added or removed."""
+    return model.config.initial_num_labels or model.config.num_labels
+
+
 def _check(model: LwALPreTrainedModel, wanted: dict[str, Any]) -> None:
     space = wanted.get("space", model.config.space)
     if space not in ("features", "embeddings"):
         raise ValueError(f"Unknown lwal_space {space!r}: choose features or embeddings.")
     if wanted.get("initial_labels") == "one_hot" and space != "embeddings":
         raise ValueError("lwal_init='one_hot' needs lwal_space='embeddings': features have no one-hot label vectors.")
-    dim, labels = wanted.get("embedding_dim", model.config.embedding_dim), model.config.num_labels
+    dim, labels = wanted.get("embedding_dim", model.config.embedding_dim), started_with(model)
     if wanted.get("initial_labels") == "one_hot" and dim < labels:
         raise ValueError(f"One-hot label vectors of {labels} labels do not fit in embedding_dim {dim}.")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset
-from transformers import Trainer, TrainingArguments
+from transformers import TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 
 from .callbacks import CentroidRefreshCallback
@@ -20,6 +21,7 @@ from .configuration_lwal import matched_label_names
 from .distributed import all_reduce_sum, broadcast_, world_size
 from .exact_accumulation import WholeStep
 from .functional import IGNORE_INDEX
+from .hub_trainer import HubTrainer
 from .label_log import LabelLog
 from .label_table_file import write_label_table_file
 from .labels import (
@@ -52,7 +54,7 @@ from .training_args import LwALSettings, LwALTrainingArguments, resolve
 logger = logging.getLogger(__name__)
 
 
-class LwALTrainer(Trainer):
+class LwALTrainer(HubTrainer):
     """Trains a classifier with adaptive labels, or with another ``label_method``; otherwise transformers' Trainer.
 
     Takes an LwAL model or a stock classifier, which is wrapped. Without ``compute_metrics`` it reports accuracy and
@@ -69,6 +71,8 @@ class LwALTrainer(Trainer):
     """
 
     model: Any
+    optimizer: Any
+    _said_for_card: Mapping[str, Any] = {}
     # The losses are divided by the rows of the whole optimizer step, so micro-batches just add up.
     loss_is_scaled_for_ga = True
 
@@ -151,7 +155,8 @@ class LwALTrainer(Trainer):
         model = self._lwal_model
         if model is not None and active_adapters(self.model) is not None:  # an adapter saves itself only
             table, names = model.label_table, model.config.label_names
-            write_label_table_file(output_dir or self.args.output_dir, table.label_vectors, table.counts, names)
+            folder = output_dir or self.args.output_dir
+            write_label_table_file(folder, table.label_vectors, table.counts, names, table.rejection_radii)
 
     def _prepared(self, model: nn.Module) -> nn.Module:
         check_adapter(model, None if self._own_objective else self.lwal_settings.label_method)
@@ -269,7 +274,7 @@ class LwALTrainer(Trainer):
         model = self._lwal_model
         if model is None or model.config.preset == "paper":
             return
-        values = model.values(outputs["embeddings"], outputs["features"])
+        values = model.values(outputs["embeddings"], outputs.get("features"))
         sums = self._label_log.finite(model.label_table.sums_of(values, labels))
         self._step_sums = sums if self._step_sums is None else self._step_sums + sums
 
@@ -297,11 +302,20 @@ class LwALTrainer(Trainer):
         if not batches:
             logger.warning("No row could be read for the start pass: label vectors start with the first rows seen.")
             return
+        if self.is_deepspeed_enabled and isinstance(model, LwALPreTrainedModel):
+            model.config.initial_head = "random"  # DeepSpeed has copied the weights: it would put the old head back
         samples = self._collect(batches, "Class means")
-        numbers = self.objective.start(model, samples)
+        numbers = self.objective.start(model, samples, self._peak_learning_rate())
         warn_of_missing_classes(samples.labels, self._label_names())
         self._warn_of_scale(numbers)
         self.log({"start_samples": len(samples.labels), "start_seconds": round(samples.seconds, 3), **numbers})
+
+    def _peak_learning_rate(self) -> float | None:
+        """Largest learning rate of the optimizer, once warmed up; None where steps follow the gradient's size."""
+        optimizer = getattr(self.optimizer, "optimizer", self.optimizer)
+        if optimizer is None or "sgd" in type(optimizer).__name__.lower():
+            return None
+        return max(float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups)
 
     def commit_step(self) -> None:
         """Step end: give the rows of this step, of all ranks, to the class means."""
@@ -340,7 +354,9 @@ class LwALTrainer(Trainer):
         if isinstance(wanted, int):
             return self.state.global_step - self._last_eval_refresh >= wanted
         if wanted == "auto":
-            return bool(batch_norms(model))
+            config = model.config
+            by_gradient_only = config.offset and (config.reanchor or config.refresh_every == 0)
+            return not by_gradient_only and bool(batch_norms(model))
         return wanted == "evaluate" or (wanted == "epoch" and epoch_end)
 
     def _collect(self, batches: list[Any], description: str) -> StartSamples:
@@ -403,6 +419,8 @@ class LwALTrainer(Trainer):
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """Optimizer of the model and of the objective's own parameters, which are not decayed."""
         self.objective.to(self.args.device)
+        if self.optimizer is not None and self._labels_were_edited():
+            self.optimizer, self.model_wrapped = None, self.model
         optimizer = super().create_optimizer(model)
         known = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         own = [parameter for parameter in self.objective.parameters() if id(parameter) not in known]
@@ -411,6 +429,15 @@ class LwALTrainer(Trainer):
         if own:
             optimizer.add_param_group({"params": own, "weight_decay": 0.0})
         return optimizer
+
+    def _labels_were_edited(self) -> bool:
+        """Whether the optimizer of an earlier training holds a label table that is no more."""
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            return False  # their optimizers hold parameters of their own making
+        alive = {id(parameter) for parameter in (*self.model.parameters(), *self.objective.parameters())}
+        return any(
+            id(parameter) not in alive for group in self.optimizer.param_groups for parameter in group["params"]
+        )
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """Forward and backward of a micro-batch; after the last one the objective's gradients are averaged."""
@@ -440,6 +467,61 @@ class LwALTrainer(Trainer):
         super()._load_best_model()
         if has_state(self.state.best_model_checkpoint):
             load_objective(self.objective, self.state.best_model_checkpoint)
+
+    def create_model_card(
+        self,
+        language: str | None = None,
+        license: str | None = None,
+        tags: str | list[str] | None = None,
+        model_name: str | None = None,
+        finetuned_from: str | None = None,
+        tasks: str | list[str] | None = None,
+        dataset_tags: str | list[str] | None = None,
+        dataset: str | list[str] | None = None,
+        dataset_args: str | list[str] | None = None,
+        *,
+        controls: Mapping[str, list[tuple[int, float]]] | None = None,
+        examples: list[str] | None = None,
+        command: str | None = None,
+    ) -> None:
+        """Write README.md with pictures into the output folder; what people wrote into it stays.
+
+        Arguments as in transformers, and three more; what was said once holds for later calls, as from `push_to_hub`.
+
+        Args:
+            language: language code.
+            license: licence id of the Hub.
+            tags: further tags.
+            model_name: title; default: the name of the output folder.
+            finetuned_from: id of the base model; default: the one the model was loaded from.
+            tasks: ignored, since the model knows its task.
+            dataset_tags: id of the data set on the Hub.
+            dataset: its name for people.
+            dataset_args: its configuration.
+            controls: "one-hot" or "one-hot from class means" to its curve, (step, accuracy between 0 and 1).
+            examples: texts for the snippets and the Hub's widget, shown with the model's answers.
+            command: shell command that trains the model again.
+        """
+        # What a push says by itself, which must not replace a title that someone chose.
+        own_names = {Path(name).name for name in (self.args.output_dir, self.args.hub_model_id) if name}
+        said = {
+            "language": language,
+            "license": license,
+            "tags": tags,
+            "model_name": None if model_name in own_names else model_name,
+            "finetuned_from": finetuned_from,
+            "dataset_tags": dataset_tags,
+            "dataset": dataset,
+            "dataset_args": dataset_args,
+            "controls": controls,
+            "examples": examples,
+            "command": command,
+        }
+        self._said_for_card = {**self._said_for_card, **{name: value for name, value in said.items() if value}}
+        if self.is_world_process_zero():
+            from .model_card import write_trainer_card
+
+            write_trainer_card(self, self._said_for_card)
 
     # -- data and logs --------------------------------------------------------------------------------------------
 

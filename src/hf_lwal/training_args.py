@@ -19,6 +19,7 @@ CONFIG_FIELDS = (
     "reanchor",
     "space",
     "learn_scale",
+    "initial_head",
 )
 
 
@@ -30,6 +31,7 @@ class LwALSettings(NamedTuple):
         config: values to write into the model's `LwALConfig`, only those asked for.
         embedding_dim: D asked for by a preset, for example "10x"; None leaves the model's.
         init: "class_means", "one_hot" or None for the method's own.
+        whitened_control: the class-means start of one_hot measures distance in the whitened space.
         init_samples: start rows per class.
         scale: fixed start value of the scale, or None to calibrate it.
         eval_refresh: "auto", "no", "evaluate", "epoch" or a number of steps.
@@ -46,6 +48,7 @@ class LwALSettings(NamedTuple):
     config: dict[str, Any]
     embedding_dim: str | None
     init: str | None
+    whitened_control: bool
     init_samples: int
     scale: float | None
     eval_refresh: str | int
@@ -146,6 +149,14 @@ class LwALTrainingArguments(TrainingArguments):
             "default class_means, paper one_hot. With label_method one_hot, class_means starts the head from them."
         },
     )
+    lwal_initial_head: str | None = field(
+        default=None,
+        metadata={
+            "help": "What the start pass makes of the encoder's last layer: whitened (class means apart, noise within "
+            "classes scaled down, as far as the rows allow), class_means (class means apart), or random (kept). "
+            "default whitened, paper random. With label_method one_hot and lwal_init class_means: class_means."
+        },
+    )
     lwal_init_samples: int | None = field(
         default=None, metadata={"help": "Rows per class of the start pass. default 16; paper has no start pass."}
     )
@@ -160,8 +171,8 @@ class LwALTrainingArguments(TrainingArguments):
         default=None,
         metadata={
             "help": "Evaluation-mode class means before an evaluation or save during training: auto (models with "
-            "BatchNorm), no, evaluate (always), epoch (at the end of epochs), or at least this many steps apart. "
-            "default auto, paper auto."
+            "BatchNorm whose label vectors jump with the means, having no offset or no reanchoring), no, evaluate "
+            "(always), epoch (at the end of epochs), or at least this many steps apart. default auto, paper auto."
         },
     )
     lwal_eval_refresh_samples: int | None = field(
@@ -208,6 +219,9 @@ def resolve(args: TrainingArguments) -> LwALSettings:
     embedding_dim, lwr_every = values.pop("embedding_dim", None), values.pop("lwr_every", None)
     values |= {key: given(f"lwal_{key}") for key in CONFIG_FIELDS if given(f"lwal_{key}") is not None}
     init = given("lwal_init")
+    head = given("lwal_initial_head")
+    if head not in (None, "whitened", "class_means", "random"):
+        raise ValueError(f"Unknown lwal_initial_head {head!r}: choose whitened, class_means or random.")
     if init not in (None, "class_means", "one_hot"):
         raise ValueError(f"Unknown lwal_init {init!r}: choose class_means or one_hot.")
     if method != "lwal":  # the settings of adaptive labels mean nothing to the other methods
@@ -219,6 +233,7 @@ def resolve(args: TrainingArguments) -> LwALSettings:
         config=values,
         embedding_dim=embedding_dim,
         init=init,
+        whitened_control=head == "whitened",
         init_samples=_positive("lwal_init_samples", given("lwal_init_samples"), 16),
         scale=_scale(given("lwal_scale")),
         eval_refresh=_eval_refresh(given("lwal_eval_refresh")),

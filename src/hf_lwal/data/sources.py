@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -21,6 +21,16 @@ if TYPE_CHECKING:
 TEXT_COLUMNS = ("text", "sentence", "utterance", "question", "content")
 LABEL_COLUMNS = ("label", "labels", "intent", "class")
 EVALUATION_SPLITS = ("test", "validation", "valid", "dev")
+# Only an empty cell is missing: a label called "None" or a text "n/a" is what it says.
+_CSV = {"keep_default_na": False, "na_values": [""]}
+FILES: dict[str, tuple[str, dict[str, Any]]] = {
+    ".csv": ("csv", _CSV),
+    ".tsv": ("csv", {**_CSV, "sep": "\t"}),
+    ".json": ("json", {}),
+    ".jsonl": ("json", {}),
+    ".parquet": ("parquet", {}),
+}
+"""Ending of a data file → builder of the datasets library with its keywords."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +43,18 @@ class Columns:
 
 
 def load_splits(name: str) -> DatasetDict:
-    """Load the splits of an embedded data set, of a local folder, or of a data set on the Hub.
+    """Load the splits of an embedded data set, of a local file or folder, or of a data set on the Hub.
 
     Args:
-        name: a key of ``EMBEDDED``, a folder, or a Hub id, with a configuration after a colon if it needs one.
+        name: a key of ``EMBEDDED``, a data file (its rows are the split "train"), a folder of data files or of one
+            folder of images per label, or a Hub id, with a configuration after a colon if it needs one.
     """
     if name in EMBEDDED:
         return load_embedded(name)
     import datasets
 
+    if Path(name).expanduser().is_file():
+        return _load_file(Path(name).expanduser())
     if Path(name).expanduser().exists():
         path, configuration = str(Path(name).expanduser()), None
     else:
@@ -56,6 +69,22 @@ def load_splits(name: str) -> DatasetDict:
     if "train" not in loaded:
         raise CommandError(f"Data set {name!r} has no split called 'train', only {', '.join(map(str, loaded))}.")
     return loaded
+
+
+def _load_file(path: Path) -> DatasetDict:
+    """Load the rows of one data file as the split "train"."""
+    import datasets
+
+    if path.suffix.lower() not in FILES:
+        raise CommandError(f"{str(path)!r} is not a data file; its name must end in {', '.join(FILES)}.")
+    builder, keywords = FILES[path.suffix.lower()]
+    if path.stat().st_size == 0:
+        raise CommandError(f"{str(path)!r} is empty.")
+    try:
+        return datasets.load_dataset(builder, data_files={"train": str(path)}, **keywords)
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        reason = _first_line(error.__cause__ or error)
+        raise CommandError(f"{str(path)!r} could not be read as {builder}: {reason}") from error
 
 
 def _first_line(error: BaseException) -> str:
@@ -104,7 +133,8 @@ def _guess_input_column(features: Features, label: str) -> str:
     from datasets import Value
 
     images = [column for column in features if _is_image(features, column)]
-    texts = [column for column, feature in features.items() if feature == Value("string") and column != label]
+    strings = (Value("string"), Value("large_string"))  # the second is what CSV files give
+    texts = [column for column, feature in features.items() if feature in strings and column != label]
     known = [column for column in TEXT_COLUMNS if column in texts]
     for candidates in (images, known, texts if len(texts) == 1 else []):
         if candidates:

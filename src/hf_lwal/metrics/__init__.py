@@ -1,5 +1,21 @@
-"""Measures of classifiers and label tables."""
+"""Measures of classifiers and label tables, as functions and as modules for ``evaluate.load(path(name))``."""
 
 from .classification import accuracy_and_f1
+from .curves import MeanAndSd, auac, mean_and_sd, percent_reduced, steps_to_accuracy
+from .modules import path
+from .structure import class_correlations, largest_correlation, map_positions, mds_disparity, structure_correlation
 
-__all__ = ["accuracy_and_f1"]
+__all__ = [
+    "MeanAndSd",
+    "accuracy_and_f1",
+    "auac",
+    "class_correlations",
+    "largest_correlation",
+    "map_positions",
+    "mds_disparity",
+    "mean_and_sd",
+    "path",
+    "percent_reduced",
+    "steps_to_accuracy",
+    "structure_correlation",
+]

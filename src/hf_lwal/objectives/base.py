@@ -130,8 +130,16 @@ class Objective(nn.Module):
         """Function from a batch without labels to what the start pass collects, (B, H)."""
         raise TypeError(f"{type(self).__name__} wants a start pass but does not define start_values(model).")
 
-    def start(self, model: PreTrainedModel, samples: StartSamples) -> dict[str, float]:
-        """Use the start rows; returns numbers to log."""
+    def start(
+        self, model: PreTrainedModel, samples: StartSamples, learning_rate: float | None = None
+    ) -> dict[str, float]:
+        """Use the start rows; returns numbers to log.
+
+        Args:
+            model: the model itself.
+            samples: what the start pass collected.
+            learning_rate: peak learning rate of the head; None for optimizers that do not normalise gradients.
+        """
         return {}
 
     def loss(self, outputs: Any, labels: Tensor, context: LossContext) -> ObjectiveLoss:

@@ -47,9 +47,11 @@ class LwAL(Objective):
         """Features, or embeddings in the embeddings space."""
         return model.start_values
 
-    def start(self, model: PreTrainedModel, samples: StartSamples) -> dict[str, float]:
-        """Class means and scale from the start rows."""
-        calibrated = model.start_from(samples, self.scale)
+    def start(
+        self, model: PreTrainedModel, samples: StartSamples, learning_rate: float | None = None
+    ) -> dict[str, float]:
+        """Head, class means and scale from the start rows."""
+        calibrated = model.start_from(samples, self.scale, learning_rate)
         return {"start_scale": calibrated}
 
     def loss(self, outputs: Any, labels: Tensor, context: LossContext) -> ObjectiveLoss:

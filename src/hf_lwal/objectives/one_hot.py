@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..functional import calibrated_scale, class_sums, pairwise_distances
+from ..head_start import class_mean_projection, write_linear
 from ..heads import run_without_head
 from ..start import StartSamples
 from .base import LossContext, ObjectiveLoss
@@ -22,13 +23,15 @@ class OneHot(StockObjective):
     Args:
         init: "class_means" starts the head as the nearest-class-mean classifier of a few rows per class, the head
             start that adaptive labels get; None keeps the model's head.
+        whiten: measure distance to the class means in the whitened space of the label table's head start.
     """
 
     citation: ClassVar[str] = "standard cross-entropy training"
 
-    def __init__(self, init: str | None = None) -> None:
+    def __init__(self, init: str | None = None, whiten: bool = False) -> None:
         super().__init__()
         self.init = init
+        self.whiten = whiten
 
     def wants_start(self, model: PreTrainedModel) -> bool:
         """Only for the class-means start."""
@@ -43,19 +46,19 @@ class OneHot(StockObjective):
 
         return values
 
-    def start(self, model: PreTrainedModel, samples: StartSamples) -> dict[str, float]:
+    def start(
+        self, model: PreTrainedModel, samples: StartSamples, learning_rate: float | None = None
+    ) -> dict[str, float]:
         """Overwrite the head by the nearest-class-mean classifier of the start rows."""
         head = stock_head(model)
-        weight, bias, scale = nearest_mean_head(samples.values, samples.labels, model.config.num_labels)
+        weight, bias, scale = nearest_mean_head(*samples[:2], model.config.num_labels, self.whiten)
         layer = model.get_submodule(head.name)
         if layer.bias is None:
             raise ValueError(
                 f"{type(model).__name__} has a head without bias, which cannot hold a class-means start: use "
                 "lwal_init=None."
             )
-        with torch.no_grad():
-            layer.weight.copy_(weight)
-            layer.bias.copy_(bias)
+        write_linear(layer, weight, bias)
         return {"start_scale": scale}
 
     def loss(self, outputs: Any, labels: Tensor, context: LossContext) -> ObjectiveLoss:
@@ -63,7 +66,9 @@ class OneHot(StockObjective):
         return ObjectiveLoss(context.classification_loss(outputs, labels, labels), {})
 
 
-def nearest_mean_head(features: Tensor, labels: Tensor, num_labels: int) -> tuple[Tensor, Tensor, float]:
+def nearest_mean_head(
+    features: Tensor, labels: Tensor, num_labels: int, whiten: bool = False
+) -> tuple[Tensor, Tensor, float]:
     """Linear classifier whose softmax is that of ``-s |h - mean_c|^2``.
 
     ``W_c = 2 s (mean_c - m)`` and ``b_c = -s |mean_c - m|^2 - W_c m`` with m the mean of the class means; s has the
@@ -73,10 +78,16 @@ def nearest_mean_head(features: Tensor, labels: Tensor, num_labels: int) -> tupl
         features: (N, H) input of the head.
         labels: (N,) int64.
         num_labels: C.
+        whiten: h is first divided by the square root of the shrunken within-class covariance.
 
     Returns:
         Weight (C, H) and bias (C,), float32, and s. Classes without rows get weight 0 and the smallest bias.
     """
+    if whiten:
+        projection, shift = class_mean_projection(features, labels, num_labels, features.shape[1])
+        weight, bias, scale = nearest_mean_head(features.double() @ projection.T + shift, labels, num_labels)
+        weight = weight.double()
+        return (weight @ projection).float(), (bias.double() + weight @ shift).float(), scale
     sums, counts = class_sums(features.double(), labels, num_labels)
     means = sums / counts.clamp(min=1.0).unsqueeze(1)  # (C, H)
     scale = calibrated_scale(pairwise_distances(features.double(), means, labels), labels, counts, power=2)

@@ -1,0 +1,193 @@
+"""Train the models whose cards lie in model_cards/, and write those cards.
+
+    python benchmarks/model_cards.py clinc150                      # MiniLM on the embedded CLINC150
+    python benchmarks/model_cards.py banking77 --data-root DATA    # MiniLM on DATA/banking77: train and test .parquet
+    python benchmarks/model_cards.py fashion_mnist                 # a small ConvNeXt from scratch
+
+Each trains the model three ways with the same budget (one-hot labels, one-hot labels with a head started from class
+means, adaptive labels), a few minutes each on two CPU cores, and writes README.md and pictures to model_cards/NAME/.
+The model itself goes to --model-dir.
+"""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PROJECT = Path(__file__).parents[1]
+MODELS = PROJECT / "model_cards"
+CARD_FILES = ("README.md", "card_facts.json", "dendrogram.png", "label_distances.png", "curves.png")
+CONTROLS = ("one-hot", "one-hot from class means")
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A model to train: its data set and settings, and what its card says of them."""
+
+    dataset: str
+    title: str
+    learning_rate: float
+    steps: int
+    base_model: str | None
+    card: dict[str, Any]
+
+
+RECIPES = {
+    "clinc150": Recipe(
+        "clinc150",
+        "MiniLM for the intents of CLINC150",
+        learning_rate=1e-4,
+        steps=240,
+        base_model=MINILM,
+        card={
+            "dataset_tags": "clinc/clinc_oos",
+            "dataset": "CLINC150",
+            "license": "apache-2.0",
+            "language": "en",
+            "examples": ["book a table for two at an italian place tonight", "somebody stole my credit card"],
+        },
+    ),
+    "banking77": Recipe(
+        "banking77",
+        "MiniLM for the intents of Banking77",
+        learning_rate=1e-4,
+        steps=240,
+        base_model=MINILM,
+        card={
+            "dataset_tags": "PolyAI/banking77",
+            "dataset": "Banking77",
+            "license": "apache-2.0",
+            "language": "en",
+            "examples": ["my card still has not arrived", "why was i charged a fee for a transfer"],
+        },
+    ),
+    "fashion_mnist": Recipe(
+        "fashion_mnist",
+        "ConvNeXt from scratch for Fashion-MNIST",
+        learning_rate=1e-3,
+        steps=300,
+        base_model=None,
+        card={
+            "dataset_tags": "zalando-datasets/fashion_mnist",
+            "dataset": "Fashion-MNIST, a sample of 2,000 pictures",
+            "license": "apache-2.0",
+        },
+    ),
+}
+ABOUT = {
+    "clinc150": "The data are CC BY 3.0: Larson et al., *An Evaluation Dataset for Intent Classification and "
+    "Out-of-Scope Prediction*, EMNLP-IJCNLP 2019; here without the out-of-scope sentences.",
+    "banking77": "The data are CC BY 4.0: Casanueva et al., *Efficient Intent Detection with Dual Sentence Encoders*, "
+    "NLP for ConvAI 2020.",
+    "fashion_mnist": "The data are MIT: Xiao, Rasul and Vollgraf, *Fashion-MNIST: a Novel Image Dataset for "
+    "Benchmarking Machine Learning Algorithms*, 2017. The model is the one of "
+    "`examples/image_classification_from_scratch.py`, with three channels, so that pipelines can feed it.",
+}
+"""What a person wrote about the data: the text of the slot "training"."""
+
+
+def main() -> None:
+    """Train and write one card."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("name", choices=RECIPES)
+    parser.add_argument("--data-root", type=Path, help="folder with the data sets that the package does not carry")
+    parser.add_argument("--output", type=Path, default=MODELS, help="where the folder NAME is made")
+    parser.add_argument("--model-dir", type=Path, default=Path("out"), help="where the models are saved")
+    parser.add_argument("--steps", type=int, help="optimizer steps of each training")
+    parser.add_argument("--eval-samples", type=int, default=1500, help="rows of the test split to measure on")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    target, folder = options.output / options.name, options.model_dir / options.name
+    target.mkdir(parents=True, exist_ok=True)
+    if (target / "README.md").exists():  # so that what people wrote into it stays
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(target / "README.md", folder / "README.md")
+    train(options, RECIPES[options.name], folder)
+    for name in CARD_FILES:
+        if (folder / name).exists():
+            shutil.copy(folder / name, target / name)
+    print(f"Written: {target}")
+
+
+def train(options: argparse.Namespace, recipe: Recipe, folder: Path) -> None:
+    """Train all ways, and save the LwAL model with its card."""
+    from hf_lwal.comparison import METHODS, build_trainer, load_task, render_table
+    from hf_lwal.comparison import train as train_one
+
+    steps = options.steps or recipe.steps
+    model = str(build_convnext(options.model_dir / "convnext")) if recipe.base_model is None else None
+    data = str(options.data_root / recipe.dataset) if options.data_root else recipe.dataset
+    task = load_task(
+        data,
+        model,
+        text_column=None,
+        label_column="label",
+        eval_samples=options.eval_samples,
+        max_length=48,
+        seed=options.seed,
+    )
+    results = {}
+    for method in METHODS:
+        print(f"{options.name}: {method}, {steps} steps", flush=True)
+        trainer = build_trainer(
+            task,
+            method,
+            output_dir=str(folder),
+            steps=steps,
+            batch_size=32,
+            learning_rate=recipe.learning_rate,
+            seed=options.seed,
+        )
+        results[method] = train_one(trainer)
+    print(render_table(results))
+    write(trainer, {name: result.curve for name, result in results.items()}, folder, recipe, options)
+
+
+def write(trainer: Any, curves: dict[str, Any], folder: Path, recipe: Recipe, options: argparse.Namespace) -> None:
+    """Save the model, its curves and its card."""
+    from hf_lwal.plots import plot_learning_curves
+
+    trainer.save_model()
+    plot_learning_curves(curves, folder / "curves.png", title=recipe.title)
+    more = " --data-root DATA" if options.data_root else ""
+    more += f" --steps {options.steps}" if options.steps else ""
+    trainer.create_model_card(
+        model_name=recipe.title,
+        finetuned_from=recipe.base_model,
+        controls={name: [(step, accuracy / 100.0) for step, accuracy in curves[name]] for name in CONTROLS},
+        command=f"python benchmarks/model_cards.py {options.name}{more}",
+        **recipe.card,
+    )
+    about_the_data(folder / "README.md", options.name)
+
+
+def about_the_data(path: Path, name: str) -> None:
+    """Write the slot on the data, unless people have written into it."""
+    from hf_lwal.model_card.slots import slot
+
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace(slot("training"), slot("training", ABOUT[name])), encoding="utf-8")
+
+
+def build_convnext(folder: Path) -> Path:
+    """Save the ConvNeXt of the example with random weights, and an image processor for 28x28 pictures."""
+    from transformers import AutoModelForImageClassification, ViTImageProcessor, set_seed
+
+    example = PROJECT / "examples" / "image_classification_from_scratch.py"
+    config = runpy.run_path(str(example))["CONFIGS"]["convnext"]()
+    config.num_channels = 3
+    set_seed(0)
+    AutoModelForImageClassification.from_config(config).save_pretrained(folder)
+    # Mean and spread of Fashion-MNIST's training set.
+    processor = ViTImageProcessor(size={"height": 28, "width": 28}, image_mean=[0.286] * 3, image_std=[0.353] * 3)
+    processor.save_pretrained(folder)
+    return folder
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Test curves of a table's methods, each at its best learning rate, against the tuned reference."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..plots import plot_learning_curves
+from .methods import REFERENCE
+from .summary import Run, Table
+
+
+def draw_curves(table: Table, folder: Path) -> list[Path]:
+    """Draw the mean curves over seeds with their standard deviation, as PNG and SVG.
+
+    Args:
+        table: a setting's.
+        folder: where the two files go.
+
+    Returns:
+        The files; none where nothing ran.
+    """
+    entries = [entry for entry in map(table.tuned, table.methods) if entry.runs]
+    if not entries:
+        return []
+    names = {entry.method: f"{entry.method} (lr {entry.learning_rate:g})" for entry in entries}
+    curves = {names[entry.method]: mean_curve(entry.runs) for entry in entries}
+    bands = {names[entry.method]: spread_of(entry.runs) for entry in entries if len(entry.runs) > 1}
+    name = file_name(table)
+    return [
+        plot_learning_curves(
+            curves,
+            folder / f"{name}.{ending}",
+            ylabel="test accuracy (%)",
+            title=str(table.setting),
+            reference=names.get(REFERENCE),
+            spread=bands,
+        )
+        for ending in ("png", "svg")
+    ]
+
+
+def file_name(table: Table) -> str:
+    """A file name that tells the settings apart.
+
+    It is the setting's text with everything but letters and digits as underscores.
+    """
+    setting = table.setting
+    rows = "".join(f" {size}" for size in (setting.train_rows, setting.test_rows) if size is not None)
+    source = "" if setting.source == "data root" else f" {setting.source}"
+    evaluations = "" if setting.evaluations is None else f" {setting.evaluations} evaluations"
+    return re.sub(r"[^A-Za-z0-9]+", "_", f"curves {setting}{source}{rows}{evaluations}")
+
+
+def mean_curve(runs: Sequence[Run]) -> list[tuple[float, float]]:
+    """Mean over seeds, evaluation by evaluation."""
+    return [
+        (statistics.fmean(x for x, _ in points), statistics.fmean(accuracy for _, accuracy in points))
+        for points in zip(*(run.curve for run in runs), strict=True)
+    ]
+
+
+def spread_of(runs: Sequence[Run]) -> list[float]:
+    """Standard deviation over seeds, evaluation by evaluation."""
+    return [
+        statistics.stdev([accuracy for _, accuracy in points])
+        for points in zip(*(run.curve for run in runs), strict=True)
+    ]

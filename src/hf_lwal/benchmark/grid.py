@@ -1,0 +1,248 @@
+"""A grid of trainings: settings whose combinations are its cells, from YAML, a preset or flags."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from ..errors import CommandError
+from .datasets import dataset_spec, source_of
+from .methods import named_method
+
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "adamw_torch": {"optim": "adamw_torch", "lr_scheduler_type": "linear"},
+    # Without weight decay AdamW is Adam. Keras: epsilon 1e-7, a constant rate, gradients not clipped.
+    "adam": {"optim": "adamw_torch", "lr_scheduler_type": "constant", "adam_epsilon": 1e-7, "max_grad_norm": 0.0},
+}
+"""Name → training arguments."""
+
+PRESETS = ("fair", "paper")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training.
+
+    Attributes:
+        dataset: key of ``DATASETS``.
+        source: where its rows come from: "data root", "embedded" or "hub".
+        model: key of ``MODELS``.
+        method: ``name`` and fields of the training arguments.
+        batch_size: rows per optimizer step; "50x" for 50 times the number of labels.
+        learning_rate: peak learning rate.
+        seed: of the head, of weights from scratch and of the order of the rows.
+        steps: optimizer steps, or None to count in epochs.
+        epochs: passes over the rows, or None to count in steps.
+        evaluations: evaluations after the first step, equally spaced; None for one per epoch.
+        optimizer: key of `OPTIMIZERS`.
+        train_rows: rows to learn from; None for all.
+        test_rows: rows to measure on; None for all.
+        from_config: random weights instead of pretrained ones.
+    """
+
+    dataset: str
+    source: str
+    model: str
+    method: Mapping[str, Any]
+    batch_size: int | str
+    learning_rate: float
+    seed: int
+    steps: int | None
+    epochs: int | None
+    evaluations: int | None
+    optimizer: str
+    train_rows: int | None
+    test_rows: int | None
+    from_config: bool
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All settings, as JSON knows them."""
+        return asdict(self)
+
+    @property
+    def key(self) -> str:
+        """The settings as one line that is the same for the same cell."""
+        return json.dumps(self.settings, sort_keys=True)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.dataset} {self.model} {self.method['name']} batch {self.batch_size} lr {self.learning_rate:g} "
+            f"seed {self.seed}"
+        )
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Settings whose combinations are cells; all values are lists, apart from those that every cell shares."""
+
+    datasets: Sequence[str] = ()
+    models: Sequence[str] = ()
+    methods: Sequence[str | Mapping[str, Any]] = ("one_hot", "one_hot_class_means", "default")
+    batch_sizes: Sequence[int | str] = (32,)
+    learning_rates: Sequence[float] = (1e-4,)
+    seeds: Sequence[int] = (12, 123, 1234)
+    steps: int | None = None
+    epochs: int | None = None
+    evaluations: int | None = None
+    optimizer: str = "adamw_torch"
+    train_rows: int | None = None
+    test_rows: int | None = None
+    from_config: bool = field(default=False)
+
+    def cells(self, data_root: str | None = None) -> list[Cell]:
+        """All combinations, the seeds running slowest, so that a first picture of everything comes early.
+
+        Args:
+            data_root: folder with one folder per data set, or None.
+        """
+        self.check()
+        methods = [named_method(method) for method in self.methods]
+        sources = {name: source_of(name, data_root) for name in self.datasets}
+        shared = {name: getattr(self, name) for name in (entry.name for entry in fields(Cell)) if hasattr(self, name)}
+        return [
+            Cell(
+                dataset=dataset,
+                source=sources[dataset],
+                model=model,
+                method=method,
+                batch_size=int(size) if str(size).isdigit() else size,
+                learning_rate=rate,
+                seed=seed,
+                **shared,
+            )
+            for seed, dataset, model, size, rate, method in itertools.product(
+                self.seeds, self.datasets, self.models, self.batch_sizes, self.learning_rates, methods
+            )
+        ]
+
+    def check(self) -> None:
+        """Raise CommandError for settings that no training could have."""
+        for name in ("datasets", "models", "methods", "batch_sizes", "learning_rates", "seeds"):
+            if not getattr(self, name):
+                raise CommandError(f"The grid has no {name}.")
+        if (self.steps is None) == (self.epochs is None):
+            raise CommandError(
+                f"A grid counts in steps or in epochs: give one of them, not steps {self.steps} and epochs "
+                f"{self.epochs}."
+            )
+        if self.steps is not None and self.evaluations is None:
+            raise CommandError("A grid that counts in steps needs the number of evaluations.")
+        if self.optimizer not in OPTIMIZERS:
+            raise CommandError(f"Unknown optimizer {self.optimizer!r}: choose one of {', '.join(OPTIMIZERS)}.")
+        _check_numbers(self)
+        for dataset, model in itertools.product(self.datasets, self.models):
+            _check_pair(dataset, model)
+
+
+def _check_numbers(grid: Grid) -> None:
+    counts = {name: getattr(grid, name) for name in ("steps", "epochs", "evaluations", "train_rows", "test_rows")}
+    for name, value in counts.items():
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise CommandError(f"{name} must be a whole number above 0, got {value!r}.")
+    for size in grid.batch_sizes:
+        batch_rows(size, 1)
+    for rate in grid.learning_rates:
+        if not isinstance(rate, float) or not rate > 0.0:
+            raise CommandError(f"A learning rate must be a number above 0 such as 0.001 or 1.0e-3, got {rate!r}.")
+
+
+def _check_pair(dataset: str, model: str) -> None:
+    from .models import model_spec
+
+    if dataset_spec(dataset).kind != model_spec(model).kind:
+        raise CommandError(
+            f"{dataset} holds {dataset_spec(dataset).kind} and {model} reads {model_spec(model).kind}: choose a model "
+            "that reads what the data set holds."
+        )
+
+
+def batch_rows(size: int | str, num_labels: int) -> int:
+    """Rows per step.
+
+    Args:
+        size: a number, or a multiple of the number of labels such as "50x".
+        num_labels: C.
+
+    >>> batch_rows("50x", 10)
+    500
+    """
+    text = str(size)
+    number = text.removesuffix("x")
+    if not number.isdigit() or int(number) < 1:
+        raise CommandError(f"A batch size must be a number, or a multiple of the labels such as 50x, got {size!r}.")
+    return int(number) * (num_labels if text.endswith("x") else 1)
+
+
+def load_grids(source: str) -> list[Grid]:
+    """Read the grids of a YAML file or of a preset: shared settings, and a list ``grids`` that overrides them.
+
+    Args:
+        source: path, or one of `PRESETS`.
+    """
+    import yaml
+
+    place: Any = files(__package__) / "presets" / f"{source}.yaml" if source in PRESETS else Path(source).expanduser()
+    try:
+        content = yaml.safe_load(place.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise CommandError(f"The grid {source!r} could not be read: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise CommandError(
+            f"The grid {source!r} must hold `setting: value` lines, but holds {type(content).__name__}."
+        )
+    shared = {name: value for name, value in content.items() if name != "grids"}
+    return [_grid({**shared, **own}) for own in content.get("grids", [{}])]
+
+
+def _grid(settings: Mapping[str, Any]) -> Grid:
+    known = {entry.name: entry.default for entry in fields(Grid)}
+    for name, value in settings.items():
+        if name not in known:
+            raise CommandError(f"A grid has no setting {name!r}: choose from {', '.join(known)}.")
+        if isinstance(known[name], tuple) != isinstance(value, list):
+            raise CommandError(
+                f"{name} must {'' if isinstance(known[name], tuple) else 'not '}be a list, got {value!r}."
+            )
+    return Grid(**settings)
+
+
+def select(grids: Iterable[Grid], datasets: Sequence[str], models: Sequence[str]) -> list[Grid]:
+    """Keep the grids that have the wanted data sets and models, and of those only these.
+
+    One that no grid lists runs with the settings of the grids for its kind of rows.
+
+    Args:
+        grids: a preset's.
+        datasets: names; none means all.
+        models: names; none means all.
+    """
+    from .models import model_spec
+
+    chosen = list(grids)
+    for part, wanted, spec in (("datasets", datasets, dataset_spec), ("models", models, model_spec)):
+        if not wanted:
+            continue
+        kept = []
+        for name in wanted:
+            kind = spec(name).kind
+            listing = [grid for grid in chosen if name in getattr(grid, part)]
+            alike = [grid for grid in chosen if dataset_spec(grid.datasets[0]).kind == kind]
+            for grid in listing or alike[:1]:
+                only: dict[str, Any] = {part: (name,)}
+                kept.append(replace(grid, **only))
+        if not kept:
+            raise CommandError(f"The grid has nothing for {part} {', '.join(wanted)}.")
+        chosen = kept
+    return chosen
+
+
+def unique_cells(grids: Iterable[Grid], data_root: str | None) -> list[Cell]:
+    """The cells of several grids, each once."""
+    cells = [cell for grid in grids for cell in grid.cells(data_root)]
+    return list({cell.key: cell for cell in cells}.values())

@@ -1,0 +1,214 @@
+"""Tables of results as Markdown, CSV and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+
+from ..metrics import MeanAndSd
+from .methods import REFERENCE
+from .summary import Entry, Setting, Table, best_of
+
+NEVER = "–"
+NOT_RUN = "not run"
+FAILED = "failed"
+MEASURES: dict[str, Callable[[Entry], MeanAndSd | None]] = {
+    "best": lambda entry: entry.best,
+    "final": lambda entry: entry.final,
+    "AUAC": lambda entry: entry.auac,
+}
+"""Column → measure; in each the highest mean wins."""
+COLUMNS = (
+    *("method", "learning rate", *MEASURES, "macro-F1"),
+    *("steps to reference", "steps saved, %", "time saved, %", "training, s", "seeds"),
+)
+
+
+def spread(value: MeanAndSd | None, digits: int = 1, missing: str = NEVER) -> str:
+    """Mean ± standard deviation; the mean alone for one seed.
+
+    >>> spread(MeanAndSd(83.25, 0.5))
+    '83.2 ± 0.5'
+    """
+    if value is None:
+        return missing
+    return f"{value.mean:.{digits}f}" + ("" if value.sd is None else f" ± {value.sd:.{digits}f}")
+
+
+def tuned_rows(table: Table, mark: Callable[[str], str]) -> list[list[str]]:
+    """One row per method at its best learning rate, under `COLUMNS`.
+
+    Args:
+        table: a setting's.
+        mark: how the winner of a column is shown.
+    """
+    entries = [table.tuned(method) for method in table.methods]
+    winners = {name: best_of(entries, measure) for name, measure in MEASURES.items()}
+    rows = []
+    for entry in entries:
+        if not entry.runs:
+            state = FAILED if entry.failed else NOT_RUN
+            rows.append([entry.method, NEVER, *[state] * (len(COLUMNS) - 3), f"0/{entry.planned}"])
+            continue
+        values = {name: spread(measure(entry)) for name, measure in MEASURES.items()}
+        shown = [mark(text) if winners[name] is entry else text for name, text in values.items()]
+        rows.append(
+            [
+                entry.method,
+                f"{entry.learning_rate:g}",
+                *shown,
+                spread(entry.f1_macro),
+                *speed_cells(table, entry),
+                spread(entry.seconds),
+                f"{len(entry.runs)}/{entry.planned}",
+            ]
+        )
+    return rows
+
+
+def speed_cells(table: Table, entry: Entry) -> list[str]:
+    """Steps to the reference's best accuracy and percent saved, with the number of seeds where not all got there."""
+    speed = table.speed(entry)
+    values = (speed.steps, speed.steps_saved, speed.time_saved)
+    if table.reference is None:
+        return [NOT_RUN] * len(values)
+    part = f" ({speed.reached}/{len(entry.runs)})" if 0 < speed.reached < len(entry.runs) else ""
+    return [spread(value, 0) + (part if value else "") for value in values]
+
+
+def rate_rows(
+    table: Table, measure: Callable[[Entry], MeanAndSd | None], mark: Callable[[str], str]
+) -> list[list[str]]:
+    """One row per method, one column per learning rate.
+
+    Args:
+        table: a setting's.
+        measure: what a cell shows.
+        mark: how the winner of a learning rate is shown.
+    """
+    columns = {
+        rate: best_of((entry for entry in table.entries if entry.learning_rate == rate), measure)
+        for rate in table.learning_rates
+    }
+    rows = []
+    for method in table.methods:
+        cells = []
+        for rate, winner in columns.items():
+            entry = table.entry(method, rate)
+            if entry is None:
+                cells.append("")
+            elif not entry.runs:
+                cells.append(FAILED if entry.failed else NOT_RUN)
+            else:
+                text = spread(measure(entry))
+                cells.append(mark(text) if winner is entry else text)
+        rows.append([method, *cells])
+    return rows
+
+
+def markdown(tables: Sequence[Table], pictures: Mapping[Setting, str]) -> str:
+    """All tables as Markdown.
+
+    Args:
+        tables: from `summary.tables`.
+        pictures: setting → file name of its curves.
+    """
+    parts = ["# Results", EXPLANATION]
+    for table in tables:
+        parts += [f"## {table.setting}", _rows_sentence(table)]
+        parts += ["Each method at its best learning rate:", markdown_table(COLUMNS, tuned_rows(table, _bold))]
+        if len(table.learning_rates) > 1:
+            header = ["method", *(f"{rate:g}" for rate in table.learning_rates)]
+            for name in ("best", "AUAC"):
+                rows = rate_rows(table, MEASURES[name], _bold)
+                parts += [f"{name} at every learning rate:", markdown_table(header, rows)]
+        if table.setting in pictures:
+            parts.append(f"![test accuracy over steps]({pictures[table.setting]})")
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+EXPLANATION = f"""Test accuracies in percent, mean ± standard deviation over seeds; the highest mean is bold.
+**best** and **final**: the best evaluation and the last. **AUAC**: the mean over all evaluations after the first step.
+**steps to reference**: optimizer steps until the best accuracy of `{REFERENCE}` at its best learning rate is reached,
+seed by seed; a row of a start pass counts as a third of a training row. **steps saved**: percent of the steps that the
+reference itself needed; **time saved**: the same for seconds of training. {NEVER}: never reached; (2/3): reached with
+two of three seeds. **training**: seconds without evaluations, the start pass included."""
+
+
+def _rows_sentence(table: Table) -> str:
+    runs = [run for entry in table.entries for run in entry.runs]
+    if not runs:
+        return ""
+    rows, devices = runs[0].rows, sorted({run.device for run in runs})
+    return f"{rows['train']:,} training rows, {rows['test']:,} test rows, on {' and '.join(devices)}."
+
+
+def _bold(text: str) -> str:
+    return f"**{text}**"
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in GitHub's Markdown."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def latex(tables: Sequence[Table]) -> str:
+    """The tables of tuned methods as LaTeX, for the package booktabs."""
+    parts = []
+    for table in tables:
+        rows = tuned_rows(table, lambda text: f"\\textbf{{{text}}}")
+        body = [COLUMNS, *rows]
+        lines = [" & ".join(map(_escaped, line)) + r" \\" for line in body]
+        parts.append(
+            "\n".join(
+                [
+                    r"\begin{table}",
+                    f"\\caption{{{_escaped(str(table.setting))}}}",
+                    f"\\begin{{tabular}}{{l{'r' * (len(COLUMNS) - 1)}}}",
+                    r"\toprule",
+                    lines[0],
+                    r"\midrule",
+                    *lines[1:],
+                    r"\bottomrule",
+                    r"\end{tabular}",
+                    r"\end{table}",
+                ]
+            )
+        )
+    return "\n\n".join(parts) + "\n"
+
+
+def _escaped(text: str) -> str:
+    for plain, special in (("_", r"\_"), ("%", r"\%"), ("±", r"$\pm$"), ("–", "--"), ("×", r"$\times$")):
+        text = text.replace(plain, special)
+    return text
+
+
+def csv_text(tables: Sequence[Table]) -> str:
+    """Every method at every learning rate as CSV, with numbers only; empty where there is none."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    numbers = [
+        "best",
+        "final",
+        "auac",
+        "f1_macro",
+        "steps_to_reference",
+        "steps_saved",
+        "time_saved",
+        "training_seconds",
+    ]
+    spreads = [name for number in numbers for name in (number, f"{number}_sd")]
+    first = tables[0].setting._fields if tables else ()
+    writer.writerow([*first, "method", "learning_rate", "runs", "planned", "reached", *spreads])
+    for table in tables:
+        for entry in table.entries:
+            speed = table.speed(entry)
+            measures = [entry.best, entry.final, entry.auac, entry.f1_macro, *speed[:3], entry.seconds]
+            values = [number for measure in measures for number in (measure or (None, None))]
+            shown = ["" if value is None else f"{value:.4f}" for value in values]
+            place = [entry.method, f"{entry.learning_rate:g}", len(entry.runs), entry.planned, speed.reached]
+            writer.writerow([*table.setting, *place, *shown])
+    return file.getvalue()

@@ -1,0 +1,260 @@
+"""What the lines of a file of results say: measures of every method, over seeds and against the tuned reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ..errors import CommandError
+from ..metrics import MeanAndSd, auac, mean_and_sd, percent_reduced, steps_to_accuracy
+from .methods import REFERENCE
+
+START_COST = 1.0 / 3.0
+"""Of a training row: a row of the start pass goes forwards only, which is a third of forwards and backwards."""
+
+
+class Setting(NamedTuple):
+    """What all methods of one table share."""
+
+    dataset: str
+    source: str
+    train_rows: int | None
+    test_rows: int | None
+    model: str
+    from_config: bool
+    batch_size: int | str
+    optimizer: str
+    steps: int | None
+    epochs: int | None
+    evaluations: int | None
+
+    def __str__(self) -> str:
+        budget = f"{self.steps} steps" if self.steps else f"{self.epochs} epochs"
+        weights = ", random weights" if self.from_config else ""
+        return f"{self.dataset}, {self.model}{weights}, batch {self.batch_size}, {budget}, {self.optimizer}"
+
+
+class Run(NamedTuple):
+    """One finished training.
+
+    Attributes:
+        seed: its seed.
+        curve: (step, accuracy in percent) per evaluation; a step counts the start pass.
+        timed_curve: (seconds, accuracy in percent), evaluations left out and the start pass included.
+        f1_macro: percent.
+        seconds: "training" without evaluations and start pass, "start", and "with_evaluation" for everything.
+        start_samples: rows of the start pass.
+        rows: "train" and "test".
+        device: processor or GPU.
+    """
+
+    seed: int
+    curve: list[tuple[float, float]]
+    timed_curve: list[tuple[float, float]]
+    f1_macro: float
+    seconds: Mapping[str, float]
+    start_samples: int
+    rows: Mapping[str, int]
+    device: str
+
+    @property
+    def accuracies(self) -> list[float]:
+        """After the first step."""
+        return [accuracy for _, accuracy in self.curve[1:]]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method at a learning rate in a setting.
+
+    Attributes:
+        method: its name.
+        learning_rate: peak learning rate.
+        runs: finished trainings, in the order of their seeds.
+        planned: number of trainings asked for.
+        failed: whether one failed.
+    """
+
+    method: str
+    learning_rate: float
+    runs: Sequence[Run]
+    planned: int
+    failed: bool
+
+    def over_seeds(self, measure: Callable[[Run], float]) -> MeanAndSd | None:
+        """Mean and spread of a measure of a run; None without runs."""
+        return mean_and_sd([measure(run) for run in self.runs]) if self.runs else None
+
+    @property
+    def best(self) -> MeanAndSd | None:
+        """Best accuracy of each run."""
+        return self.over_seeds(lambda run: max(run.accuracies))
+
+    @property
+    def final(self) -> MeanAndSd | None:
+        """Accuracy after the last step."""
+        return self.over_seeds(lambda run: run.accuracies[-1])
+
+    @property
+    def auac(self) -> MeanAndSd | None:
+        """Mean accuracy over the evaluations after the first step."""
+        return self.over_seeds(lambda run: auac(run.accuracies))
+
+    @property
+    def f1_macro(self) -> MeanAndSd | None:
+        """Macro-F1 after the last step."""
+        return self.over_seeds(lambda run: run.f1_macro)
+
+    @property
+    def seconds(self) -> MeanAndSd | None:
+        """Seconds of training without evaluations, the start pass included."""
+        return self.over_seeds(lambda run: run.seconds["training"] + run.seconds["start"])
+
+
+class Speed(NamedTuple):
+    """How fast a method reaches the tuned reference's best accuracy; None where it never does.
+
+    Attributes:
+        steps: optimizer steps until then.
+        steps_saved: percent of the reference's steps.
+        time_saved: percent of the reference's seconds of training.
+        reached: with how many seeds.
+    """
+
+    steps: MeanAndSd | None
+    steps_saved: MeanAndSd | None
+    time_saved: MeanAndSd | None
+    reached: int
+
+
+class Table(NamedTuple):
+    """All methods of one setting."""
+
+    setting: Setting
+    entries: list[Entry]
+
+    @property
+    def methods(self) -> list[str]:
+        """Names in the order of the file."""
+        return list(dict.fromkeys(entry.method for entry in self.entries))
+
+    @property
+    def learning_rates(self) -> list[float]:
+        """In ascending order."""
+        return sorted({entry.learning_rate for entry in self.entries})
+
+    def entry(self, method: str, learning_rate: float) -> Entry | None:
+        """The entry of a method at a learning rate, if it was asked for."""
+        found = (one for one in self.entries if (one.method, one.learning_rate) == (method, learning_rate))
+        return next(found, None)
+
+    def tuned(self, method: str) -> Entry:
+        """The method at the learning rate with the highest mean best accuracy; at its first where nothing ran."""
+        own = [entry for entry in self.entries if entry.method == method]
+        return max(own, key=lambda entry: -1.0 if entry.best is None else entry.best.mean)
+
+    @property
+    def reference(self) -> Entry | None:
+        """`REFERENCE` at its best learning rate; None where it did not run."""
+        entry = self.tuned(REFERENCE) if REFERENCE in self.methods else None
+        return entry if entry is not None and entry.runs else None
+
+    def speed(self, entry: Entry) -> Speed:
+        """Compare a method with the tuned reference of the same seed, seed by seed."""
+        references = {} if self.reference is None else {run.seed: run for run in self.reference.runs}
+        steps, saved, time_saved = [], [], []
+        for run in entry.runs:
+            if run.seed not in references:
+                continue
+            other = references[run.seed]
+            target = max(other.accuracies)
+            own = steps_to_accuracy(run.curve, target)
+            if own is None:
+                continue
+            steps.append(own)
+            saved.append(percent_reduced(steps_to_accuracy(other.curve, target), own))
+            seconds = [steps_to_accuracy(one.timed_curve, target) for one in (other, run)]
+            time_saved.append(percent_reduced(*seconds))
+        return Speed(_mean(steps), _mean(saved), _mean(time_saved), len(steps))
+
+
+def _mean(values: Iterable[float | None]) -> MeanAndSd | None:
+    """Mean and spread of what there is."""
+    found = [value for value in values if value is not None]
+    return mean_and_sd(found) if found else None
+
+
+def tables(records: Iterable[Mapping[str, Any]], plan: Mapping[str, Mapping[str, Any]]) -> list[Table]:
+    """Sort lines into tables, one per setting, in the order of their first appearance.
+
+    Args:
+        records: lines of a file of results; the last finished one of a key counts.
+        plan: key → settings of all cells that were asked for.
+
+    Raises:
+        CommandError: lines of one table were measured on different rows.
+    """
+    finished: dict[str, Mapping[str, Any]] = {}
+    failed: set[str] = set()
+    cells: dict[str, Mapping[str, Any]] = dict(plan)
+    for record in records:
+        cells.setdefault(record["key"], record["settings"])
+        if "error" in record:
+            failed.add(record["key"])
+        else:
+            finished[record["key"]] = record
+    groups: dict[Setting, dict[tuple[str, float], list[str]]] = {}
+    for key, settings in cells.items():
+        place = (str(settings["method"]["name"]), float(settings["learning_rate"]))
+        groups.setdefault(_setting(settings), {}).setdefault(place, []).append(key)
+    found = [
+        Table(setting, [_entry(place, keys, finished, failed) for place, keys in places.items()])
+        for setting, places in groups.items()
+    ]
+    for table in found:
+        _check_rows(table)
+    return found
+
+
+def _setting(settings: Mapping[str, Any]) -> Setting:
+    return Setting(**{name: settings[name] for name in Setting._fields})
+
+
+def _entry(
+    place: tuple[str, float], keys: Sequence[str], finished: Mapping[str, Mapping[str, Any]], failed: set[str]
+) -> Entry:
+    runs = sorted((_run(finished[key]) for key in keys if key in finished), key=lambda run: run.seed)
+    return Entry(*place, runs, len(keys), any(key in failed and key not in finished for key in keys))
+
+
+def _run(record: Mapping[str, Any]) -> Run:
+    cost = START_COST * record["start_samples"] / record["batch_rows"]  # in steps
+    seconds, last = record["seconds"], record["curve"][-1][0]
+    start, per_step = seconds["start"], seconds["training"] / last
+    return Run(
+        seed=record["settings"]["seed"],
+        curve=[(step + cost, 100.0 * accuracy) for step, accuracy in record["curve"]],
+        timed_curve=[(start + per_step * step, 100.0 * accuracy) for step, accuracy in record["curve"]],
+        f1_macro=100.0 * record["f1_macro"],
+        seconds=seconds,
+        start_samples=record["start_samples"],
+        rows=record["rows"],
+        device=record["machine"]["device"],
+    )
+
+
+def _check_rows(table: Table) -> None:
+    """Accuracies on different rows have no place in one table."""
+    seen = {(run.rows["train"], run.rows["test"]) for entry in table.entries for run in entry.runs}
+    if len(seen) > 1:
+        raise CommandError(
+            f"The lines of {table.setting} come from different rows (train, test): "
+            f"{', '.join(map(str, sorted(seen)))}; keep them in separate files."
+        )
+
+
+def best_of(entries: Iterable[Entry], measure: Callable[[Entry], MeanAndSd | None]) -> Entry | None:
+    """The entry with the highest mean, or None where nothing ran."""
+    ran = [entry for entry in entries if measure(entry) is not None]
+    return max(ran, key=lambda entry: -1.0 if (found := measure(entry)) is None else found.mean, default=None)

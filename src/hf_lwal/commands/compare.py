@@ -1,0 +1,123 @@
+"""``hf-lwal compare``: a grid of trainings that compare ways of learning from labels, resumable."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import CommandError
+from ..flags import option
+
+if TYPE_CHECKING:
+    from ..benchmark.grid import Grid
+
+OVERRIDES = {
+    "method": "methods",
+    "batch_size": "batch_sizes",
+    "learning_rate": "learning_rates",
+    "seed": "seeds",
+    "evaluations": "evaluations",
+    "optimizer": "optimizer",
+    "train_rows": "train_rows",
+    "test_rows": "test_rows",
+}
+"""Flag → setting of the grid that it replaces where it is given."""
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """Train models with several ways of learning from labels, on several data sets and seeds.
+
+    Every training appends one line to the file of results; what is in the file is not run again. `hf-lwal report`
+    makes tables and pictures of it.
+    """
+
+    preset: str | None = option(None, "named grid: paper (the paper's settings) or fair (tuned rates, with controls)")
+    grid: str | None = option(None, "YAML file with a grid, instead of a preset")
+    dataset: list[str] | None = option(None, "data sets; with a preset or a file, only these")
+    model: list[str] | None = option(None, "models; with a preset or a file, only these")
+    method: list[str] | None = option(None, 'methods, by name or as JSON such as {"name": "m9", "lwal_memory": 9}')
+    batch_size: list[str] | None = option(None, "rows per step, or multiples of the number of labels such as 50x")
+    learning_rate: list[float] | None = option(None, "learning rates")
+    seed: list[int] | None = option(None, "seeds (12 123 1234 without a preset)")
+    steps: int | None = option(None, "optimizer steps of each training")
+    epochs: int | None = option(None, "passes over the rows, instead of --steps")
+    evaluations: int | None = option(None, "evaluations after the first step; default: one per epoch, or 10")
+    optimizer: str | None = option(None, "adamw_torch (linear decay) or adam (constant rate, no clipping)")
+    train_rows: int | None = option(None, "rows to learn from, of every class its share; default: all")
+    test_rows: int | None = option(None, "rows to measure on, of every class its share; default: all")
+    from_config: bool = option(False, "random weights instead of pretrained ones; every line says so")
+    data_root: str | None = option(None, "folder with one folder per data set: train.parquet and test.parquet")
+    output: str = option("results.jsonl", "file of results, one JSON line per training")
+    processes: int = option(1, "trainings at a time; they share the GPUs there are")
+    dry_run: bool = option(False, "list the trainings that are missing, note them as planned, and run none")
+
+
+def run(options: CompareOptions) -> int:
+    """Run the grid; returns the exit code, 1 where a training failed."""
+    from ..benchmark.grid import unique_cells
+    from ..benchmark.results import write_plan
+    from ..benchmark.runner import pending_cells, run_grid
+
+    if options.processes < 1:
+        raise CommandError(f"--processes must be above 0, got {options.processes}.")
+    if options.data_root is not None and not Path(options.data_root).expanduser().is_dir():
+        raise CommandError(f"--data-root: there is no folder {options.data_root!r}.")
+    cells = unique_cells(chosen_grids(options), options.data_root)
+    output = Path(options.output).expanduser()
+    if options.dry_run:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_plan(output, {cell.key: cell.settings for cell in cells})
+        waiting = pending_cells(cells, output)
+        for cell in waiting:
+            print(cell)
+        print(f"{len(waiting)} of {len(cells)} trainings are missing in {output}.")
+        return 0
+    errors = run_grid(cells, output, options.data_root, options.processes)
+    print(f"{len(cells) - len(errors)} of {len(cells)} trainings are in {output}.")
+    for error in errors:
+        print(f"Failed: {error}")
+    return 1 if errors else 0
+
+
+def chosen_grids(options: CompareOptions) -> list[Grid]:
+    """The grids of preset, file or flags, with the flags' settings in them."""
+    from ..benchmark.grid import PRESETS, Grid, load_grids, select
+
+    if options.preset is not None and options.grid is not None:
+        raise CommandError("--preset and --grid both name a grid: give one of them.")
+    if options.preset is not None and options.preset not in PRESETS:
+        raise CommandError(f"Unknown preset {options.preset!r}: choose one of {', '.join(PRESETS)}.")
+    source = options.preset or options.grid
+    if source is not None:
+        grids = select(load_grids(source), options.dataset or (), options.model or ())
+    else:
+        grids = [Grid(datasets=options.dataset or (), models=options.model or ())]
+    return [replace(grid, **overrides(options, grid)) for grid in grids]
+
+
+def overrides(options: CompareOptions, grid: Grid) -> dict[str, Any]:
+    """Settings that flags give, for one grid."""
+    given = {setting: getattr(options, flag) for flag, setting in OVERRIDES.items()}
+    values = {setting: value for setting, value in given.items() if value}
+    if "methods" in values:
+        values["methods"] = parsed_methods(values["methods"])
+    if options.steps is not None or options.epochs is not None:
+        values |= {"steps": options.steps, "epochs": options.epochs}
+        if options.steps is not None and options.evaluations is None and grid.evaluations is None:
+            values["evaluations"] = 10
+    return values | ({"from_config": True} if options.from_config else {})
+
+
+def parsed_methods(words: Sequence[str]) -> list[Any]:
+    """Names as they are, JSON objects read."""
+    methods = []
+    for word in words:
+        try:
+            methods.append(json.loads(word) if word.lstrip().startswith("{") else word)
+        except ValueError as error:
+            raise CommandError(f"--method: {word!r} is neither a name nor JSON: {error}.") from error
+    return methods

@@ -1,0 +1,170 @@
+"""``hf-lwal fold``: from a model with a label table to a stock checkpoint, and to ONNX."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import CommandError
+from ..flags import argument, option
+
+if TYPE_CHECKING:
+    from ..modeling_lwal import LwALPreTrainedModel
+
+PROCESSORS = {"text": "AutoTokenizer", "image": "AutoImageProcessor", "audio": "AutoFeatureExtractor"}
+BATCH_SIZE = 16
+ONNX_FOLDER = "onnx"
+
+
+@dataclass(frozen=True)
+class FoldOptions:
+    """Write a stock classifier with the same predictions, which needs no hf-lwal.
+
+    Predictions are compared before anything is written.
+    """
+
+    output: str = field(metadata={"help": "new folder for the stock classifier"})
+    model: str = argument("folder or Hub name of a model with a label table")
+    inputs: str | None = option(
+        None,
+        "real inputs to compare and to fit probabilities on: a text file with one text per line, an image or a folder "
+        "of images; default: random inputs",
+    )
+    onnx: bool = option(False, "also write onnx/model.onnx, compared with onnxruntime")
+
+    def check(self) -> None:
+        """Raise for paths that cannot be used and extras that are missing, before the long work."""
+        output = Path(self.output)
+        if output.exists() and not (output.is_dir() and not any(output.iterdir())):
+            raise CommandError(f"--output: {self.output!r} exists already; name a new folder.")
+        if self.inputs is not None and not Path(self.inputs).exists():
+            raise CommandError(f"--inputs: there is no {self.inputs!r}.")
+        if self.onnx:
+            from ..onnx_export import require_onnx
+
+            try:
+                require_onnx()
+            except ImportError as error:
+                raise CommandError(str(error)) from error
+
+
+def run(options: FoldOptions) -> int:
+    """Fold, compare, write and say what was compared; returns the exit code."""
+    options.check()
+    model = _load(options.model)
+    processor = _processor(options.model, model.task)
+    batches = None if options.inputs is None else list(_batches(model, processor, options))
+    try:
+        report, largest = _write(model, processor, batches, options)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    print(report)
+    if largest is not None:
+        print(f"ONNX: onnxruntime's logits differ from PyTorch's by {largest:.1e} at most.")
+    if model.head_module.bias is None:
+        print(f"{type(model.encoder).__name__} has no place for the bias of the fold: no checkpoint was written.")
+    if processor is None:
+        print(f"{options.model} holds no tokenizer or processor, so none was written.")
+    print(f"Written to {options.output}")
+    return 0
+
+
+def _write(
+    model: LwALPreTrainedModel, processor: Any, batches: list[dict[str, Any]] | None, options: FoldOptions
+) -> tuple[str, float | None]:
+    """Fold and write everything into the new folder; the report and the largest difference in ONNX."""
+    from ..comparison import quiet
+    from ..export import fold_with_report
+    from ..onnx_export import export_onnx
+    from ..probes import on_device, random_batches
+
+    stock, report = fold_with_report(model, batches, add_bias=options.onnx)
+    largest = None
+    with quiet(), _new_folder(Path(options.output)) as folder:
+        if model.head_module.bias is not None:
+            stock.save_pretrained(folder)
+        if processor is not None:
+            processor.save_pretrained(folder)
+        if options.onnx:
+            example = (batches or random_batches(model, BATCH_SIZE))[0]
+            largest = export_onnx(stock, folder / ONNX_FOLDER, on_device(example, model))
+    return str(report), largest
+
+
+@contextmanager
+def _new_folder(output: Path) -> Iterator[Path]:
+    """A folder under a temporary name, renamed to ``output`` at the end and removed after an error."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=output.parent, prefix=f".{output.name}."))
+    try:
+        yield temporary
+        temporary.chmod(0o755)
+        os.replace(temporary, output)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _load(name: str) -> LwALPreTrainedModel:
+    """Load a model with a label table; anything else is the user's to put right."""
+    from transformers import AutoConfig
+
+    from ..auto import AutoModelForLwALClassification
+    from ..comparison import load_part
+    from ..configuration_lwal import LwALConfig
+
+    config = load_part(AutoConfig, name)
+    if not isinstance(config, LwALConfig):
+        raise CommandError(f"{name!r} has no label table (its model_type is {config.model_type!r}): nothing to fold.")
+    model: LwALPreTrainedModel = load_part(AutoModelForLwALClassification, name)
+    return model.eval()
+
+
+def _processor(name: str, task: str) -> Any:
+    """The tokenizer, image processor or feature extractor saved with the model; None without one."""
+    import transformers
+
+    from ..comparison import quiet
+
+    try:
+        with quiet():
+            return getattr(transformers, PROCESSORS[task]).from_pretrained(name)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # which one depends on the kind and the version
+        return None
+
+
+def _batches(model: LwALPreTrainedModel, processor: Any, options: FoldOptions) -> Iterator[dict[str, Any]]:
+    """Batches of the raw inputs of ``--inputs``."""
+    from ..inference import prepare
+
+    if processor is None:
+        raise CommandError(f"--inputs needs a tokenizer or processor, but {options.model!r} holds none.")
+    rows = _rows(Path(str(options.inputs)), model.task)
+    if not rows:
+        raise CommandError(f"--inputs: {options.inputs!r} holds no {model.task}.")
+    for start in range(0, len(rows), BATCH_SIZE):
+        yield prepare(model, rows[start : start + BATCH_SIZE], processor)
+
+
+def _rows(path: Path, task: str) -> list[Any]:
+    if task == "audio":
+        raise CommandError("--inputs reads texts and images; for sounds use model.fold(inputs=batches) in Python.")
+    if task == "text":
+        try:
+            return [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise CommandError(f"--inputs: {str(path)!r} is not a text file in UTF-8: {error}.") from error
+    from PIL import Image, UnidentifiedImageError
+
+    endings = Image.registered_extensions()
+    files = [path] if path.is_file() else sorted(entry for entry in path.rglob("*") if entry.suffix.lower() in endings)
+    try:
+        return [Image.open(file).convert("RGB") for file in files]
+    except UnidentifiedImageError as error:
+        raise CommandError(f"--inputs: {error}.") from error

@@ -1,0 +1,271 @@
+"""``hf-lwal train``: fine-tune a classifier with adaptive labels on data of one's own, from flags or a YAML file."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import CommandError
+from ..flags import argument, option
+from ..label_table_file import write_text_atomically
+from .train_data import Rows, load_rows, ready
+from .train_flags import build_arguments, training_values
+from .train_model import Start, build_model, choose_start
+
+if TYPE_CHECKING:
+    from ..trainer import LwALTrainer
+
+CONTROL = "control"
+"""Folder, inside the output folder, of the control."""
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """Fine-tune a text or image classifier with adaptive labels on your own data.
+
+    Evaluates on a validation split after every epoch, keeps the best checkpoint, measures it on the test split, and
+    writes model, label table, model card, learning curves and all_results.json.
+    """
+
+    data: str = argument(
+        "embedded data set (clinc150, fashion_mnist), file (csv, tsv, json, jsonl, parquet), folder of such files or "
+        "with one folder of images per label, or Hub name (NAME or NAME:CONFIGURATION)",
+        positional=False,
+    )
+    config: str | None = option(
+        None, "YAML file with these settings, one `flag: value` per line; flags win over it", positional=True
+    )
+    model: str | None = option(
+        None,
+        "folder or Hub name of the model; default: MiniLM for texts (extra `quickstart`), a small ConvNet from "
+        "scratch for images of up to 64 pixels",
+    )
+    text_column: str | None = option(None, "column with the text, or with the image; default: found by name and type")
+    pair_column: str | None = option(None, "column with the second text of a pair; default: found by name")
+    label_column: str | None = option(None, "column with the label; default: found by name and type")
+    validation_data: str | None = option(None, "file or folder with the rows that choose the best checkpoint")
+    test_data: str | None = option(None, "file or folder with the rows to measure on at the end")
+    validation_share: float = option(
+        0.1, "part of the training rows of every label that is set apart where there is no validation split"
+    )
+    max_length: int | None = option(
+        None, "tokens of a text beyond this number are cut off; default: the model's limit, at most 512"
+    )
+    embedding_dim: str | None = option(
+        None, "length of the label vectors: a number, or a multiple of the number of labels such as 10x"
+    )
+    control: bool = option(
+        False, "train the honest control too, a one-hot head started from class means, for the same steps"
+    )
+    resume: bool = option(False, "continue from the newest complete checkpoint in the output folder")
+    overwrite: bool = option(False, "start anew in an output folder that is not empty; its checkpoints are deleted")
+    more: Mapping[str, Any] = field(default_factory=dict, metadata={"help": "training flags", "flag": False})
+
+    def check(self) -> None:
+        """Raise for values that cannot work, before anything is loaded."""
+        if self.config is not None:
+            raise CommandError(
+                f"{self.config!r} is not understood: a YAML file (.yaml, .yml) comes first, as in `hf-lwal train "
+                "settings.yaml --max-steps 20`."
+            )
+        if not 0.0 < self.validation_share < 1.0:
+            raise CommandError(f"--validation-share must be between 0 and 1, got {self.validation_share}.")
+        if self.max_length is not None and self.max_length < 1:
+            raise CommandError(f"--max-length must be above 0, got {self.max_length}.")
+        if self.resume and self.overwrite:
+            raise CommandError("--resume continues and --overwrite starts anew: give one of them.")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training with everything it needs."""
+
+    data: str
+    rows: Rows
+    start: Start
+    values: dict[str, Any]
+    embedding_dim: str | None
+    max_length: int | None
+    resume: bool
+
+    @property
+    def output(self) -> Path:
+        """The output folder."""
+        return Path(self.values["output_dir"])
+
+
+def run(options: TrainOptions) -> int:
+    """Train, measure and write everything; returns the exit code."""
+    from .train_report import report
+
+    options.check()
+    output = Path(options.more.get("output_dir") or default_output(options.data))
+    resume = options.resume or options.more.get("resume_from_checkpoint") is not None
+    check_output(output, resume or options.overwrite)
+    job = _prepare(options, output, resume)
+    main = build_trainer(job, job.values)
+    say(*_introduction(job), *(f"Note: {note}." for note in job.rows.notes))
+    if options.overwrite:
+        _forget_checkpoints(output)
+    _write_settings(options, job)
+    try:
+        trained = {"LwAL": _train(main, job)}
+        if options.control:
+            say("", "Control: a one-hot head started from class means, the same steps.")
+            values = control_values(job.values)
+            trained["one-hot from class means"] = _train(build_trainer(job, values), job)
+    except KeyboardInterrupt:
+        say("", f"Stopped. To continue from the last checkpoint: hf-lwal train {output}/train.yaml --resume")
+        raise
+    say(*report(job, trained))
+    return 0
+
+
+def default_output(data: str) -> str:
+    """Folder name made from the name of the data.
+
+    >>> default_output("data/My tweets.csv")
+    'lwal-My-tweets'
+    """
+    return f"lwal-{re.sub('[^A-Za-z0-9]+', '-', Path(data).stem).strip('-') or 'model'}"
+
+
+def check_output(output: Path, allowed: bool) -> None:
+    """Refuse a file, and a folder that holds something unless that is what was asked for."""
+    if output.exists() and not output.is_dir():
+        raise CommandError(f"--output-dir must be a folder, but {str(output)!r} is a file.")
+    first_process = os.environ.get("RANK", "0") == "0"  # the others may find what the first has written already
+    if first_process and not allowed and output.is_dir() and any(output.iterdir()):
+        raise CommandError(
+            f"The folder {str(output)!r} is not empty: add --resume to continue the training in it, --overwrite to "
+            "start anew, or choose another --output-dir."
+        )
+
+
+def _prepare(options: TrainOptions, output: Path, resume: bool) -> Job:
+    """Load data and tokenizer, and settle every value."""
+    seed = options.more.get("seed", 42)
+    rows = load_rows(
+        options.data,
+        validation_data=options.validation_data,
+        test_data=options.test_data,
+        text_column=options.text_column,
+        pair_column=options.pair_column,
+        label_column=options.label_column,
+        validation_share=options.validation_share,
+        seed=seed,
+    )
+    start = choose_start(options.model, rows)
+    values = training_values(options.more, from_scratch=start.path is None) | {"output_dir": str(output)}
+    if rows.columns.kind == "image":
+        values["remove_unused_columns"] = False  # pixels are made from the other columns when they are read
+    return Job(options.data, rows, start, values, options.embedding_dim, options.max_length, resume)
+
+
+def build_trainer(job: Job, values: Mapping[str, Any]) -> LwALTrainer:
+    """Return the trainer of a job; values the library refuses are a ``CommandError``."""
+    import torch
+    from transformers import ProgressCallback
+
+    from ..progress import AccuracyProgress
+    from ..trainer import LwALTrainer
+
+    values = {"dataloader_pin_memory": torch.accelerator.is_available(), **values}
+    arguments = build_arguments(values)
+    model = build_model(job.start, job.rows, job.embedding_dim, arguments.seed)
+    part = job.start.processing_class
+    try:
+        trainer = LwALTrainer(
+            model=model,
+            args=arguments,
+            train_dataset=ready(job.rows.train, job.rows, part, job.max_length),
+            eval_dataset=ready(job.rows.validation, job.rows, part, job.max_length, by_length=True),
+            processing_class=part,
+        )
+    except (ValueError, OSError) as error:  # OSError: --push-to-hub makes the repository now
+        raise CommandError(" ".join(str(error).split())) from error
+    if trainer.pop_callback(ProgressCallback) is not None:  # None where bars are switched off
+        trainer.add_callback(AccuracyProgress)
+    return trainer
+
+
+def control_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The training arguments of the control: the same budget and schedule, other labels, never pushed."""
+    own = {name for name in values if name.startswith("lwal_") and name != "lwal_class_weights"}
+    own |= {"label_weight", "label_temperature", "resume_from_checkpoint"}
+    same = {name: value for name, value in values.items() if name not in own}
+    return {
+        **same,
+        "output_dir": str(Path(values["output_dir"]) / CONTROL),
+        "label_method": "one_hot",
+        "lwal_init": "class_means",
+        "push_to_hub": False,
+    }
+
+
+def _train(trainer: LwALTrainer, job: Job) -> LwALTrainer:
+    """Train to the end, from a checkpoint where that is wanted and there is one."""
+    import torch
+
+    from ..checkpoints import last_complete_checkpoint
+
+    output = trainer.args.output_dir
+    checkpoint = trainer.args.resume_from_checkpoint or (last_complete_checkpoint(output) if job.resume else None)
+    if job.resume:
+        say(f"Continuing from {checkpoint}." if checkpoint else f"No checkpoint in {output} yet: starting anew.")
+    try:
+        result = trainer.train(resume_from_checkpoint=checkpoint)
+    except torch.OutOfMemoryError as error:
+        raise CommandError(
+            f"The device ran out of memory with --per-device-train-batch-size {trainer.args.train_batch_size}: halve "
+            "it and double --gradient-accumulation-steps, which trains alike."
+        ) from error
+    trainer.save_model()
+    trainer.save_state()
+    trainer.save_metrics("train", result.metrics)
+    return trainer
+
+
+def _introduction(job: Job) -> list[str]:
+    """What is about to happen."""
+    rows = job.rows
+    test = f"{len(rows.test):,} to measure" if rows.test is not None else "none to measure (no test split)"
+    text = f"{rows.columns.input!r}" + (f" and {rows.second!r}" if rows.second else "")
+    return [
+        f"Data: {rows.columns.kind} in {text}, {len(rows.names)} labels in {rows.columns.label!r}.",
+        f"Rows: {len(rows.train):,} to train, {len(rows.validation):,} to choose the checkpoint, {test}.",
+        f"Model: {job.start.title}. Output: {job.output}",
+    ]
+
+
+def _forget_checkpoints(output: Path) -> None:
+    """Delete the checkpoints of an earlier training: a later --resume would continue from them."""
+    for folder in (output, output / CONTROL):
+        for path in folder.glob("checkpoint-*"):
+            if re.fullmatch(r"checkpoint-\d+", path.name):
+                shutil.rmtree(path)
+
+
+def _write_settings(options: TrainOptions, job: Job) -> None:
+    """Write ``train.yaml``: ``hf-lwal train`` with it trains the same again."""
+    import yaml
+
+    own = {entry.name: getattr(options, entry.name) for entry in fields(options) if entry.metadata.get("flag", True)}
+    once = ("resume", "overwrite", "config", "hub_token", "resume_from_checkpoint")
+    settings = {name: value for name, value in {**own, **job.values}.items() if value is not None and name not in once}
+    settings.pop("remove_unused_columns", None)
+    if os.environ.get("RANK", "0") != "0":
+        return
+    job.output.mkdir(parents=True, exist_ok=True)
+    write_text_atomically(job.output / "train.yaml", yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
+
+
+def say(*lines: str) -> None:
+    """Print lines, from the first process only."""
+    if os.environ.get("RANK", "0") == "0":
+        print(*lines, sep="\n", flush=True)

@@ -1,0 +1,212 @@
+"""Flags of a command from the fields of a dataclass, and a parser whose help and errors are made for people."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import os
+import sys
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, field, fields
+from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
+
+Value = TypeVar("Value")
+RED = "\033[31m"
+PLAIN = "\033[0m"
+
+
+def option(default: Value, text: str, *, positional: bool = False) -> Value:
+    """Return a dataclass field with a default and a help text.
+
+    Args:
+        default: value without the flag; a list stands for a fresh copy per instance.
+        text: help text.
+        positional: a word in its place instead of a flag.
+    """
+    metadata = {"help": text, "positional": positional}
+    if isinstance(default, list):
+        copied: Any = field(default_factory=lambda: list(default), metadata=metadata)
+        return copied
+    return field(default=default, metadata=metadata)
+
+
+def argument(text: str, *, positional: bool = True) -> Any:
+    """Return a dataclass field for a word, or a flag, that must be given; words are in the order of the fields."""
+    return field(metadata={"help": text, "positional": positional})
+
+
+def add_options(parser: argparse.ArgumentParser, options: type[Any]) -> None:
+    """Give a parser one flag or positional word per field of a dataclass, with its type, default and help text.
+
+    Types are ``str``, ``int``, ``float``, ``bool``, ``Literal`` and lists of them, with or without None. A field whose
+    metadata says ``positional`` is a word in its place; one that says ``flag: False`` is not set by words at all.
+    Flags may be written with hyphens or underscores.
+    """
+    types = get_type_hints(options)
+    for entry in fields(options):
+        if entry.metadata.get("flag", True):
+            _add_option(parser, entry, _without_none(types[entry.name]))
+
+
+def _without_none(kind: Any) -> Any:
+    """The type in ``X | None``, or the type itself."""
+    if get_origin(kind) in (list, Literal):
+        return kind
+    return next((choice for choice in get_args(kind) if choice is not type(None)), kind)
+
+
+def _add_option(parser: argparse.ArgumentParser, entry: Field[Any], kind: Any) -> None:
+    default = entry.default_factory() if entry.default_factory is not MISSING else entry.default
+    several = get_origin(kind) is list
+    (kind,) = get_args(kind) if several else (kind,)
+    text = entry.metadata["help"]
+    if default is not None and default is not MISSING and default is not False and default != []:
+        shown = " ".join(map(str, default)) if several else default
+        text = f"{text} (default: {shown})"
+    keywords: dict[str, Any] = {"help": text.replace("%", "%%")}  # argparse formats help texts
+    if get_origin(kind) is Literal:
+        keywords |= {"choices": get_args(kind)}
+    elif kind is not bool:
+        keywords |= {"type": kind, "metavar": kind.__name__.upper()}
+    if entry.metadata.get("positional"):
+        optional = None if default is MISSING else "?"
+        keywords |= {"metavar": entry.name.replace("_", "-"), "nargs": "*" if several else optional}
+        if default is not MISSING:
+            keywords["default"] = default
+        parser.add_argument(entry.name, **keywords)
+        return
+    if kind is bool and not several:
+        keywords["action"] = argparse.BooleanOptionalAction if default is True else "store_true"
+    elif several:
+        keywords["nargs"] = "+"
+    if default is MISSING:
+        keywords["required"] = True
+    else:
+        keywords["default"] = default
+    parser.add_argument(*spellings(entry.name), dest=entry.name, **keywords)
+
+
+def spellings(name: str) -> list[str]:
+    """The flag of a field with hyphens, and with underscores where that differs.
+
+    >>> spellings("text_column")
+    ['--text-column', '--text_column']
+    """
+    return list(dict.fromkeys([f"--{name.replace('_', '-')}", f"--{name}"]))
+
+
+class Formatter(argparse.HelpFormatter):
+    """Help that shows each flag in one spelling, the one with hyphens, before one placeholder."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings:
+            return super()._format_action_invocation(action)
+        names = [name for name in action.option_strings if "_" not in name] or list(action.option_strings)
+        if action.nargs == 0:
+            return ", ".join(names)
+        return f"{', '.join(names)} {self._format_args(action, self._get_default_metavar_for_optional(action))}"
+
+    def _format_action(self, action: argparse.Action) -> str:
+        if not isinstance(action, argparse._SubParsersAction):
+            return super()._format_action(action)
+        return "".join(
+            super(Formatter, self)._format_action(entry) for entry in self._iter_indented_subactions(action)
+        )
+
+    def _iter_indented_subactions(self, action: argparse.Action) -> Generator[argparse.Action, None, None]:
+        # Commands stand in a group of their own: a second indentation would put their help on lines of its own.
+        yield from getattr(action, "_get_subactions", list)()
+
+    def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
+        name = getattr(action.type, "__name__", "value").upper()
+        return "BOOL" if "BOOL" in name else name
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that suggests what a misspelt word may have meant, in colour on a terminal."""
+
+    def __init__(self, **keywords: Any) -> None:
+        # An abbreviation that means one flag today means two after the next release.
+        super().__init__(**{"formatter_class": Formatter, "allow_abbrev": False, **keywords})
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse all words; unknown ones end the program with a suggestion."""
+        values, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            chosen = self.chosen(values)
+            several = next((action for action in chosen._actions if action.nargs == "*"), None)
+            if several is not None and not any(word.startswith("-") for word in unknown):
+                # argparse gives such a list only the words before the first flag.
+                setattr(values, several.dest, [*getattr(values, several.dest), *unknown])
+                return values
+            hint = suggestion(unknown[0].split("=")[0], chosen.flags())
+            chosen.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        return values
+
+    def words_of(self, config: Mapping[str, Any]) -> list[str]:
+        """A mapping of settings as words of a command line, so that both are checked in the same way.
+
+        Args:
+            config: value per flag, with hyphens or underscores; None and a switch that is false are left out.
+        """
+        words: list[str] = []
+        for name, value in config.items():
+            flag = f"--{str(name).replace('_', '-')}"
+            action = self._option_string_actions.get(flag)
+            if action is not None and isinstance(value, bool) and action.nargs == 0:
+                words += [flag] if value else []
+            elif isinstance(value, list):
+                words += [flag, *map(str, value)]
+            elif value is not None:
+                words.append(f"{flag}={json.dumps(value) if isinstance(value, dict) else value}")
+        return words
+
+    def chosen(self, values: argparse.Namespace) -> Parser:
+        """The parser of the subcommand that was given, or this one."""
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                return action.choices.get(getattr(values, action.dest), self)
+        return self
+
+    def every_action(self) -> Iterator[argparse.Action]:
+        """The actions of this parser and of its subcommands."""
+        for action in self._actions:
+            yield action
+            if isinstance(action, argparse._SubParsersAction):
+                for subparser in action.choices.values():
+                    yield from subparser.every_action()
+
+    def flags(self) -> list[str]:
+        """All flags in the spelling of the help."""
+        return [name for action in self._actions for name in action.option_strings if "_" not in name]
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            allowed = [str(choice) for choice in action.choices]
+            hint = suggestion(str(value), allowed) or f" (choose from {', '.join(allowed)})"
+            raise argparse.ArgumentError(action, f"invalid choice: {value!r}{hint}")
+
+    def error(self, message: str) -> NoReturn:
+        """Print the mistake and where help is, and exit with code 2."""
+        print_error(f"{self.prog}: {message}\nTry '{self.prog} --help'.")
+        sys.exit(2)
+
+
+def suggestion(word: str, known: Sequence[str]) -> str:
+    """Half a sentence with the known word that is most like ``word``, or nothing.
+
+    >>> suggestion("trian", ["train", "fold"])
+    ': did you mean train?'
+    """
+    close = difflib.get_close_matches(word.replace("_", "-"), known, n=1)
+    return f": did you mean {close[0]}?" if close else ""
+
+
+def print_error(message: str) -> None:
+    """Print to standard error, in red when it is a terminal and NO_COLOR is not set."""
+    coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    print(f"{RED}{message}{PLAIN}" if coloured else message, file=sys.stderr)

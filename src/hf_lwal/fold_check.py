@@ -1,0 +1,141 @@
+"""Two models on the same inputs: the one with a label table and the folded one, and what differs between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from .heads import scores_of
+from .linear_fold import fitted_temperature, rankings
+from .probes import Batch
+
+if TYPE_CHECKING:
+    from .modeling_lwal import LwALPreTrainedModel
+
+NEAR_TIES = {torch.float64: 1e-5, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+"""Precision of the model → relative difference of a row's two smallest distances at which rounding may decide."""
+
+
+@dataclass(frozen=True)
+class FoldReport:
+    """What was compared before a folded model was given out.
+
+    Attributes:
+        architecture: class of the folded model.
+        num_labels: C.
+        random_rows: random inputs compared.
+        given_rows: inputs of the caller compared.
+        near_ties: rows whose two smallest distances are so close that rounding may decide.
+        differing: rows that got another label, all of them near ties.
+        temperature: what the linear logits were divided by, so that probabilities come as close as they can.
+        mean_difference: mean over rows of the largest difference of a probability, on the given rows or, without any,
+            on the random ones.
+        max_difference: the largest over all rows.
+    """
+
+    architecture: str
+    num_labels: int
+    random_rows: int
+    given_rows: int
+    near_ties: int
+    differing: int
+    temperature: float
+    mean_difference: float
+    max_difference: float
+
+    def __str__(self) -> str:
+        """Say it in two sentences."""
+        rows = f"{self.random_rows + self.given_rows:,} rows ({self.random_rows} random, {self.given_rows:,} given)"
+        ties = f"{self.near_ties} near ties, {self.differing} of them decided otherwise"
+        source = "given" if self.given_rows else "random"
+        return (
+            f"{self.architecture} with {self.num_labels} labels, compared on {rows}: the same label everywhere but at "
+            f"near ties ({ties}). Probabilities differ by {self.mean_difference:.3f} on average and "
+            f"{self.max_difference:.3f} at most, with temperature {self.temperature:.4g} fitted on the {source} rows."
+        )
+
+
+class Observed(NamedTuple):
+    """Float64 on the CPU: embeddings (N, D) and logits (N, C) of the model with a label table."""
+
+    embeddings: Tensor
+    logits: Tensor
+
+
+def observe(model: LwALPreTrainedModel, batches: list[Batch]) -> Observed:
+    """Run the model with a label table on all batches."""
+    outputs = [model(**batch) for batch in batches]
+    parts = [(output.embeddings.double().cpu(), output.logits.double().cpu()) for output in outputs]
+    if not parts:
+        return Observed(torch.zeros(0, model.config.embedding_dim), torch.zeros(0, model.config.num_labels))
+    return Observed(*(torch.cat(list(column)) for column in zip(*parts, strict=True)))
+
+
+def best_temperature(model: LwALPreTrainedModel, observed: Observed) -> float:
+    """Fitted on the columns of the usable classes, of which there must be two."""
+    usable = usable_classes(model)
+    if int(usable.sum()) < 2:
+        return 1.0
+    values = rankings(observed.embeddings, model.label_table.label_vectors.cpu(), usable)
+    return fitted_temperature(values[:, usable], observed.logits[:, usable].log_softmax(dim=1))
+
+
+def compare(
+    model: LwALPreTrainedModel,
+    stock: PreTrainedModel,
+    batches: tuple[list[Batch], list[Batch]],
+    observed: tuple[Observed, Observed],
+    temperature: float,
+) -> FoldReport:
+    """Run the folded model on the same batches; raise ValueError where it predicts otherwise without a reason."""
+    folded = [torch.cat([torch.zeros(0, model.config.num_labels), *_logits(stock, part)]) for part in batches]
+    ours, theirs = torch.cat([part.logits for part in observed]), torch.cat(folded)
+    if not bool(ours.isfinite().all() and theirs.isfinite().all()):
+        raise ValueError("Some logits are not finite, so predictions cannot be compared: pass real inputs.")
+    bound = NEAR_TIES[model.encoder.dtype]
+    near = relative_gaps(model, torch.cat([part.embeddings for part in observed])) <= bound  # (N,)
+    differs = ours.argmax(dim=1) != theirs.argmax(dim=1)  # (N,)
+    if bool((differs & ~near).any()):
+        raise ValueError(
+            f"The folded model gives another label for {int((differs & ~near).sum())} of {len(near)} rows whose two "
+            f"best distances differ by more than {bound:g} of the distance: rounding in {model.encoder.dtype} is too "
+            "coarse. Fold it in a higher precision (model.float() or model.double() first)."
+        )
+    rows = len(observed[0].logits) or len(ours)
+    moved = (ours[:rows].softmax(dim=1) - theirs[:rows].softmax(dim=1)).abs().amax(dim=1)  # (N,)
+    return FoldReport(
+        architecture=type(stock).__name__,
+        num_labels=model.config.num_labels,
+        random_rows=len(observed[1].logits),
+        given_rows=len(observed[0].logits),
+        near_ties=int(near.sum()),
+        differing=int(differs.sum()),
+        temperature=temperature,
+        mean_difference=float(moved.mean()),
+        max_difference=float(moved.max()),
+    )
+
+
+def _logits(stock: PreTrainedModel, batches: list[Batch]) -> list[Tensor]:
+    return [scores_of(stock(**batch, return_dict=True)).double().cpu() for batch in batches]
+
+
+def relative_gaps(model: LwALPreTrainedModel, embeddings: Tensor) -> Tensor:
+    """(N,) float64: how much farther the second nearest label vector is, relative to its distance."""
+    vectors = model.label_table.label_vectors.cpu().double()[usable_classes(model)]
+    if len(vectors) < 2:
+        return torch.ones(len(embeddings))
+    distances = torch.cdist(embeddings, vectors, compute_mode="donot_use_mm_for_euclid_dist")
+    nearest = distances.topk(2, dim=1, largest=False).values  # (N, 2)
+    return (nearest[:, 1] - nearest[:, 0]) / nearest[:, 1].clamp(min=1e-30)
+
+
+def usable_classes(model: LwALPreTrainedModel) -> Tensor:
+    """(C,) bool on the CPU: classes that the table lets win."""
+    table = model.label_table
+    seen = table.seen.cpu()
+    return seen if table.mask_unseen and bool(seen.any()) else torch.ones_like(seen)

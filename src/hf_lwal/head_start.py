@@ -1,0 +1,137 @@
+"""The start of the head: a projection in which classes lie apart, of a size that suits the learning rate.
+
+Label vectors are class means seen through the head, so a random head throws away what the backbone already knows: on
+sentence embeddings it costs the nearest class mean three points before the first step. Constants here were measured;
+``docs/choosing-a-default.md`` has the tables.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from .distributed import broadcast_
+from .functional import IGNORE_INDEX, class_sums
+
+LEAST_SHRINKAGE = 0.3
+"""Share of the identity in the within-class covariance that is always kept."""
+REFERENCE = (2e-5, 0.003)
+"""At this learning rate the entries of the head start with this root mean square; it grows as the rate to the 1.5."""
+LARGEST_RELATIVE_STEP = 0.01
+"""No Adam step may move the entries by more than this share of their root mean square."""
+
+
+def shrinkage(rows: int, num_labels: int, num_features: int) -> float:
+    """Share of the identity in the covariance: 1 without rows to spare, `LEAST_SHRINKAGE` from three rows per feature.
+
+    Args:
+        rows: start rows.
+        num_labels: classes among them; each costs a degree of freedom.
+        num_features: H.
+    """
+    spare = ((rows - num_labels) / num_features - 1.0) / 2.0
+    return 1.0 - (1.0 - LEAST_SHRINKAGE) * min(max(spare, 0.0), 1.0)
+
+
+@torch.no_grad()
+def class_mean_projection(
+    features: Tensor, labels: Tensor, num_labels: int, embedding_dim: int, whiten: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Linear map to D dimensions that keeps the differences between class means.
+
+    With ``whiten``, features are first divided by the square root of their shrunken within-class covariance: the
+    nearest class mean is then that of linear discriminant analysis (Fisher 1936; shrinkage as Friedman 1989).
+
+    Args:
+        features: (N, H) input of the head.
+        labels: (N,) int64; rows with -100 are left out.
+        num_labels: C.
+        embedding_dim: D.
+        whiten: False for plain orthonormal rows.
+
+    Returns:
+        Weight (D, H) and bias (D,), float64; the mean of the class means maps to 0. Where D > H no distance changes.
+    """
+    labelled = labels != IGNORE_INDEX
+    features, labels = features[labelled].double(), labels[labelled]
+    sums, counts = class_sums(features, labels, num_labels)
+    seen = counts > 0
+    means = sums / counts.clamp(min=1.0).unsqueeze(1)  # (C, H)
+    centre = means[seen].mean(dim=0)
+    share = shrinkage(len(labels), int(seen.sum()), features.shape[1]) if whiten else 1.0
+    scaling = _inverse_root(features - means[labels], share)  # (H, H)
+    between = (means[seen] - centre) @ scaling  # (C', H)
+    weight = _orthonormal_rows(between, embedding_dim) @ scaling
+    return weight, -weight @ centre
+
+
+def _inverse_root(residuals: Tensor, share: float) -> Tensor:
+    width = residuals.shape[1]
+    identity = torch.eye(width, dtype=residuals.dtype, device=residuals.device)
+    if share >= 1.0:
+        return identity
+    covariance = residuals.T @ residuals / len(residuals)
+    level = covariance.trace() / width
+    values, vectors = torch.linalg.eigh((1.0 - share) * covariance + share * level * identity)
+    return (vectors * values.clamp(min=torch.finfo(values.dtype).tiny).rsqrt()) @ vectors.T
+
+
+def _orthonormal_rows(between: Tensor, embedding_dim: int) -> Tensor:
+    """(D, H) whose rows span the differences between class means first; with D > H, orthonormal columns."""
+    width = between.shape[1]
+    generator = torch.Generator().manual_seed(0)  # the caller's random stream stays as it is
+
+    def noise(*shape: int) -> Tensor:
+        return torch.randn(*shape, dtype=between.dtype, generator=generator).to(between.device)
+
+    if embedding_dim > width:
+        columns: Tensor = torch.linalg.qr(noise(embedding_dim, width)).Q
+        return columns
+    directions = torch.linalg.svd(between, full_matrices=False).Vh[:embedding_dim]  # (<= D, H), widest apart first
+    rows: Tensor = torch.linalg.qr(torch.cat([directions, noise(embedding_dim, width)]).T).Q.T[:embedding_dim]
+    return rows
+
+
+def suited_size(weight: Tensor, learning_rate: float | None) -> float:
+    """Factor for weight and bias such that a step of Adam moves the head at the pace that was best at that rate.
+
+    Logits do not change, since their scale is calibrated afterwards; but Adam moves every entry by about the learning
+    rate, so the smaller the entries, the faster the head and the label vectors move against the backbone.
+
+    Args:
+        weight: (D, H).
+        learning_rate: peak learning rate of the head; None, for optimizers that do not normalise, changes nothing.
+
+    Returns:
+        At most 1.
+    """
+    size = float(weight.square().mean().sqrt())
+    if not learning_rate or size == 0.0 or not math.isfinite(size):
+        return 1.0
+    rate, wanted = REFERENCE
+    wanted *= (learning_rate / rate) ** 1.5
+    return min(1.0, max(wanted, learning_rate / LARGEST_RELATIVE_STEP) / size)
+
+
+def can_start(layer: nn.Module) -> bool:
+    """Whether the layer is a plain linear one whose weights may be written: no adapter around it, not quantised."""
+    if type(layer) is not nn.Linear or not layer.weight.is_floating_point() or not layer.weight.requires_grad:
+        return False
+    return layer.weight.shape == (layer.out_features, layer.in_features)  # not so where FSDP flattens weights
+
+
+@torch.no_grad()
+def write_linear(layer: nn.Module, weight: Tensor, bias: Tensor) -> None:
+    """Write weight (D, H) and bias (D,) into a linear layer, sharded or not, the same on every rank."""
+    for name, value in (("weight", weight), ("bias", bias)):
+        target = getattr(layer, name)
+        if target is None:  # distances do not depend on a common shift
+            continue
+        value = value.to(device=target.device, dtype=target.dtype).contiguous()
+        broadcast_(value)
+        if isinstance(target, DTensor):
+            value = distribute_tensor(value, target.device_mesh, target.placements)
+        target.copy_(value)

@@ -1,0 +1,77 @@
+"""The nearest label vector as the largest output of a linear layer, and the temperature of its probabilities.
+
+``argmin |z - y_c|^2 = argmax (2 y_c.z - |y_c|^2)`` is linear in z, and z = W h + b is linear in the features h.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, zeros_like
+
+UNSEEN_BIAS = -1e4
+"""Logit of classes without a mean. The others sum to 0, so their largest is never negative; float16 can hold it."""
+
+
+def folded_linear(
+    weight: Tensor, bias: Tensor | None, label_vectors: Tensor, usable: Tensor, temperature: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Linear layer whose outputs rank the label vectors by their distance to ``weight @ h + bias``.
+
+    With m the mean of the usable label vectors: ``W' = 2 (Y - m) W / T`` and
+    ``b' = (2 (Y - m)(b - m) - |Y - m|^2) / T``, less its mean. Centring keeps the digits that a common offset of
+    embeddings and label vectors would cost.
+
+    Args:
+        weight: (D, H) of the head.
+        bias: (D,) of the head, or None.
+        label_vectors: (C, D).
+        usable: (C,) bool; the other classes get weight 0 and a bias far below.
+        temperature: T.
+
+    Returns:
+        W' (C, H) and b' (C,) in float64.
+    """
+    weight, vectors = weight.double(), label_vectors.double()
+    bias = zeros_like(weight[:, 0]) if bias is None else bias.double()
+    centre = vectors[usable].mean(dim=0)  # (D,)
+    outputs = rankings(bias.unsqueeze(0), label_vectors, usable).squeeze(0) / temperature  # (C,)
+    folded = 2.0 * (vectors - centre) @ weight / temperature  # (C, H)
+    return folded.masked_fill(~usable.unsqueeze(1), 0.0), outputs.masked_fill(~usable, UNSEEN_BIAS)
+
+
+def rankings(embeddings: Tensor, label_vectors: Tensor, usable: Tensor) -> Tensor:
+    """Linear function of the embeddings that is largest at the nearest label vector.
+
+    Args:
+        embeddings: (N, D).
+        label_vectors: (C, D).
+        usable: (C,) bool; their columns sum to 0 per row.
+
+    Returns:
+        (N, C) float64: ``2 (y_c - m)(z - m) - |y_c - m|^2`` less its mean over the usable classes.
+    """
+    vectors = label_vectors.double()
+    centre = vectors[usable].mean(dim=0)
+    vectors = vectors - centre
+    squares = vectors.square().sum(dim=1)  # (C,)
+    return 2.0 * (embeddings.double() - centre) @ vectors.T - (squares - squares[usable].mean())
+
+
+def fitted_temperature(values: Tensor, log_probabilities: Tensor) -> float:
+    """Temperature T at which ``softmax(values / T)`` has the least cross-entropy to given probabilities.
+
+    The cross-entropy is convex in 1 / T; its derivative is the difference of two expectations of ``values``, and is
+    bisected on a logarithmic scale.
+
+    Args:
+        values: (N, C) float64, ranked as the probabilities are.
+        log_probabilities: (N, C) float64.
+    """
+    values = values - values.amax(dim=1, keepdim=True)
+    wanted = (log_probabilities.exp() * values).sum(dim=1).mean()
+    spread = float(-values.mean()) or 1.0
+    low, high = 1e-8 / spread, 1e8 / spread  # of 1 / T
+    for _ in range(60):
+        middle = (low * high) ** 0.5
+        reached = ((values * middle).softmax(dim=1) * values).sum(dim=1).mean()
+        low, high = (middle, high) if reached < wanted else (low, middle)
+    return 1.0 / high

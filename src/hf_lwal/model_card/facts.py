@@ -1,0 +1,192 @@
+"""What a model card is written from: plain values, which also travel as ``card_facts.json``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+FACTS_FILE = "card_facts.json"
+
+
+@dataclass(frozen=True)
+class LabelFacts:
+    """What the label table says about the labels.
+
+    Attributes:
+        total: C, how many labels there are.
+        embedding_dim: D, the dimension of the label vectors.
+        scale: s in ``softmax(-s * distance)``.
+        mean_distance: between two labels; None where label vectors are not finite.
+        rows: an excerpt: name, rows behind the class mean, nearest labels as (name, distance).
+        closest: the pairs of labels that lie closest together: two names and their distance.
+        unseen: names of labels that no training row had.
+        settings: what the table is made of, name to value.
+    """
+
+    total: int
+    embedding_dim: int
+    scale: float
+    mean_distance: float | None = None
+    rows: list[tuple[str, int, list[tuple[str, float]]]] = field(default_factory=list)
+    closest: list[tuple[str, str, float]] = field(default_factory=list)
+    unseen: list[str] = field(default_factory=list)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SplitFacts:
+    """Rows that a model was trained or measured on.
+
+    Attributes:
+        rows: how many; None for a stream.
+        columns: names of the columns.
+        per_label: fewest, median and most rows of a label; None when the labels are not known.
+        tokens: fewest, mean and most tokens of a row, over the first thousand; None without ``input_ids``.
+        split: name of the split, if the data set knows it.
+    """
+
+    rows: int | None = None
+    columns: list[str] = field(default_factory=list)
+    per_label: tuple[int, float, int] | None = None
+    tokens: tuple[int, float, int] | None = None
+    split: str | None = None
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """Everything a card says. Only ``name``, ``task`` and ``num_labels`` must be known.
+
+    Attributes:
+        name: title.
+        task: "text", "image" or "audio".
+        num_labels: C.
+        method: key of the label-learning method.
+        method_citation: where a method other than lwal comes from.
+        model_id: id on the Hub, if it is known.
+        folder: name of the folder with the model, for snippets as long as there is no id.
+        base_model: id on the Hub of the model that was fine-tuned; None for one trained from scratch or unknown.
+        base_revision: commit of the base model.
+        architecture: class name of the encoder.
+        modules: all modules of the model, as PyTorch prints them.
+        parameters: how many the model has.
+        max_length: tokens that the model can read.
+        processor: "AutoTokenizer", "AutoImageProcessor" or "AutoFeatureExtractor", whichever is saved with it.
+        adapter: whether it is a PEFT adapter.
+        labels: the label table; None for a stock model.
+        dataset_name: for people.
+        dataset_id: id on the Hub.
+        dataset_config: its configuration.
+        train: the training rows.
+        evaluation: the rows it was measured on.
+        history: measurements in the order of the steps: "step", "epoch", "train_loss", and metrics without prefix.
+        test: metrics of the saved weights on test rows, which no choice was made by.
+        measured_step: step of the measurement that belongs to the saved weights.
+        last_step: optimizer steps of the whole training.
+        keeps_best: whether the saved weights are the best ones and not the last ones.
+        controls: name of a control to its curve: (step, accuracy between 0 and 1).
+        settings: training arguments that shape the weights, name to value.
+        changed: those of them that differ from their default.
+        start_rows: rows of the start pass.
+        start_seconds: what it took.
+        train_seconds: training without evaluations and start pass.
+        evaluation_seconds: evaluations during training.
+        hardware: device and number of processes.
+        emissions: as codecarbon measured them, keys of the Hub's ``co2_eq_emissions``.
+        command: command that reproduces the model.
+        examples: inputs and what the model answers: (text, label, probability).
+        versions: of Python and packages.
+        language: language codes.
+        license: licence id of the Hub.
+        tags: further tags.
+        pictures: pictures that lie beside the card.
+    """
+
+    name: str
+    task: str
+    num_labels: int
+    method: str = "lwal"
+    method_citation: str | None = None
+    model_id: str | None = None
+    folder: str | None = None
+    base_model: str | None = None
+    base_revision: str | None = None
+    architecture: str | None = None
+    modules: str | None = None
+    parameters: int | None = None
+    max_length: int | None = None
+    processor: str | None = None
+    adapter: bool = False
+    labels: LabelFacts | None = None
+    dataset_name: str | None = None
+    dataset_id: str | None = None
+    dataset_config: str | None = None
+    train: SplitFacts | None = None
+    evaluation: SplitFacts | None = None
+    history: list[dict[str, float]] = field(default_factory=list)
+    test: dict[str, float] = field(default_factory=dict)
+    measured_step: int | None = None
+    last_step: int | None = None
+    keeps_best: bool = False
+    controls: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    changed: list[str] = field(default_factory=list)
+    start_rows: int | None = None
+    start_seconds: float | None = None
+    train_seconds: float | None = None
+    evaluation_seconds: float | None = None
+    hardware: str | None = None
+    emissions: dict[str, Any] | None = None
+    command: str | None = None
+    examples: list[tuple[str, str, float]] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+    language: list[str] = field(default_factory=list)
+    license: str | None = None
+    tags: list[str] = field(default_factory=list)
+    pictures: list[str] = field(default_factory=list)
+
+    @property
+    def measured(self) -> dict[str, float]:
+        """The measurement that belongs to the saved weights; empty without one."""
+        at_step = [entry for entry in self.history if entry.get("step") == self.measured_step]
+        return at_step[-1] if at_step else {}
+
+    def to_json(self) -> str:
+        """The facts as JSON."""
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> CardFacts:
+        """Facts from JSON; keys of a later version are left out.
+
+        Raises:
+            ValueError: not JSON, or not facts.
+        """
+        try:
+            values = _known(cls, json.loads(text))
+            for name, kind in (("labels", LabelFacts), ("train", SplitFacts), ("evaluation", SplitFacts)):
+                if values.get(name) is not None:
+                    values[name] = kind(**_known(kind, values[name]))
+            return cls(**values)
+        except (TypeError, AttributeError) as error:
+            raise ValueError(f"These are not the facts of a model card: {error}") from error
+
+
+def _known(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    names = {entry.name for entry in fields(kind)}
+    return {name: value for name, value in values.items() if name in names}
+
+
+def read_facts(folder: Path) -> CardFacts | None:
+    """The facts that lie in a folder, or None when there are none that can be read."""
+    try:
+        return CardFacts.from_json((folder / FACTS_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def given(facts: CardFacts, **values: Any) -> CardFacts:
+    """Facts with those of ``values`` that are not None and not empty."""
+    return replace(facts, **{name: value for name, value in values.items() if value not in (None, [], {}, ())})

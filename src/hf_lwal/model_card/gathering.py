@@ -1,0 +1,161 @@
+"""Collects the facts of a card: from a trainer, from a model, or from a folder with a saved model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..modeling_lwal import LwALPreTrainedModel
+from .facts import CardFacts, given, read_facts
+from .labels import label_facts
+from .metadata import hub_id
+from .training import history_of, read_state, test_of, times_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+PACKAGES = {
+    "hf-lwal": "hf-lwal",
+    "Transformers": "transformers",
+    "PyTorch": "torch",
+    "Accelerate": "accelerate",
+    "Datasets": "datasets",
+    "Tokenizers": "tokenizers",
+}
+LONGEST_MODULES = 10_000
+FILES_OF_PARTS = {
+    "text": ("tokenizer_config.json", "AutoTokenizer"),
+    "image": ("preprocessor_config.json", "AutoImageProcessor"),
+    "audio": ("preprocessor_config.json", "AutoFeatureExtractor"),
+}
+"""Task → (file that a saved tokenizer or processor leaves, class that loads it)."""
+
+
+def facts_of_model(model: PreTrainedModel, name: str) -> CardFacts:
+    """Facts about a model alone.
+
+    Args:
+        model: an LwAL model or a stock classifier.
+        name: title of the card.
+    """
+    config: Any = model.config
+    encoder = model.encoder if isinstance(model, LwALPreTrainedModel) else model
+    base = config.name_or_path or getattr(getattr(config, "encoder_config", None), "name_or_path", None)
+    return CardFacts(
+        name=name,
+        task=model.task if isinstance(model, LwALPreTrainedModel) else _task(type(model).__name__),
+        num_labels=config.num_labels,
+        method="lwal" if isinstance(model, LwALPreTrainedModel) else "one_hot",
+        base_model=hub_id(base),
+        base_revision=_revision(config),
+        architecture=type(encoder).__name__,
+        modules=modules if len(modules := repr(model)) < LONGEST_MODULES else None,
+        parameters=model.num_parameters(),
+        labels=label_facts(model) if isinstance(model, LwALPreTrainedModel) else None,
+        versions=versions(),
+    )
+
+
+def facts_of_folder(folder: Path, **known: Any) -> tuple[CardFacts, PreTrainedModel]:
+    """Facts about a saved model, with those of the card that lies beside it, and the model.
+
+    Args:
+        folder: holds config.json and weights; ``card_facts.json`` and ``trainer_state.json`` are read where they are.
+        **known: fields of `CardFacts` that the caller knows better.
+
+    Raises:
+        ValueError: the folder holds no model that can be loaded.
+    """
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"The folder {str(folder)!r} has no config.json: give one that holds a saved model.")
+    model = _load(folder)
+    own = facts_of_model(model, folder.resolve().name)
+    file, loader = FILES_OF_PARTS[own.task]
+    own = replace(own, processor=loader if (folder / file).is_file() else None, folder=own.name)
+    own = replace(own, base_model=None, tags=[])  # it was loaded from this folder
+    before = read_facts(folder)
+    if before is not None:
+        fresh = ("num_labels", "labels", "parameters", "processor", "folder")
+        own = replace(before, **{name: getattr(own, name) for name in fresh})
+    state = read_state(folder)
+    if state is not None and state["global_step"] > (own.last_step or 0):  # a later one than the facts know
+        own = given(own, **progress(state["log_history"], state["global_step"], None))
+    return given(own, **known), model
+
+
+def progress(log: list[dict[str, Any]], last_step: int, best_step: int | None) -> dict[str, Any]:
+    """Fields of `CardFacts` that come from a trainer's log.
+
+    Args:
+        log: ``state.log_history``.
+        last_step: optimizer steps done.
+        best_step: step whose weights were loaded again at the end, or None when the last ones are kept.
+    """
+    history = history_of(log, best_step)
+    steps = [int(entry["step"]) for entry in history]
+    return {
+        "history": history,
+        "measured_step": best_step if best_step in steps else max(steps, default=None),
+        "last_step": last_step,
+        "test": test_of(log),
+        "keeps_best": best_step is not None and best_step in steps,
+        **times_of(log),
+    }
+
+
+def versions(further: list[str] | tuple[str, ...] = ()) -> dict[str, str]:
+    """Versions of Python and of the packages that are installed.
+
+    Args:
+        further: names of packages besides the usual ones.
+    """
+    import platform
+
+    found = {"Python": platform.python_version()}
+    for name, package in {**PACKAGES, **{name: name.lower() for name in further}}.items():
+        try:
+            found[name] = version(package)
+        except PackageNotFoundError:
+            if package == "hf-lwal":  # run from its source tree
+                from .. import __version__
+
+                found[name] = __version__
+    return found
+
+
+def _revision(config: Any) -> str | None:
+    """Commit on the Hub that the weights came from; transformers records it."""
+    commits = (getattr(part, "_commit_hash", None) for part in (config, getattr(config, "encoder_config", None)))
+    return next((commit for commit in commits if commit), None)
+
+
+def _load(folder: Path) -> PreTrainedModel:
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+    from transformers.models.auto.modeling_auto import (
+        AutoModelForAudioClassification,
+        AutoModelForImageClassification,
+    )
+
+    from ..auto import AutoModelForLwALClassification
+
+    loaders = {
+        "text": AutoModelForSequenceClassification,
+        "image": AutoModelForImageClassification,
+        "audio": AutoModelForAudioClassification,
+    }
+    try:
+        config = AutoConfig.from_pretrained(folder)
+        if config.model_type == "lwal":
+            model: PreTrainedModel = AutoModelForLwALClassification.from_pretrained(folder)
+            return model
+        return loaders[_task((config.architectures or [""])[0])].from_pretrained(folder)
+    except (OSError, KeyError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"The model in {str(folder)!r} could not be loaded: {reason}") from error
+
+
+def _task(class_name: str) -> str:
+    marks = {"Image": "image", "Audio": "audio", "SequenceClassification": "audio" if "Wav2" in class_name else "text"}
+    return next((task for mark, task in marks.items() if mark in class_name), "text")

@@ -1,0 +1,68 @@
+"""What a card says about the label table, from a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..hierarchy import label_distances, nearest_labels
+from .facts import LabelFacts
+
+ROWS = 12
+PAIRS = 5
+NEIGHBOURS = 3
+SETTINGS = (
+    "preset",
+    "space",
+    "refresh_every",
+    "warmup_steps",
+    "memory",
+    "offset",
+    "reanchor",
+    "learn_scale",
+    "repel_weight",
+    "initial_labels",
+)
+
+
+def label_facts(model: Any) -> LabelFacts:
+    """Facts about the label table of an LwAL model.
+
+    Args:
+        model: an `LwALPreTrainedModel`; its ``label_vectors`` are taken as they are.
+    """
+    table, config = model.label_table, model.config
+    names = list(config.label_names.values())
+    vectors, counts = table.label_vectors.detach().float().cpu(), table.counts.tolist()
+    seen = [index for index, count in enumerate(counts) if count > 0]
+    known = seen or list(range(len(names)))  # fixed label vectors count no rows
+    facts = LabelFacts(
+        total=len(names),
+        embedding_dim=vectors.shape[1],
+        scale=table.scale.item(),
+        unseen=[name for name, count in zip(names, counts, strict=True) if count == 0] if seen else [],
+        settings={name: getattr(config, name) for name in SETTINGS},
+    )
+    if len(known) < 2 or not bool(vectors[known].isfinite().all()):
+        return facts
+    return _with_distances(facts, vectors[known].numpy(), [names[i] for i in known], [counts[i] for i in known])
+
+
+def _with_distances(facts: LabelFacts, vectors: Any, names: list[str], counts: list[int]) -> LabelFacts:
+    distances = label_distances(vectors)
+    nearest = nearest_labels(distances, names, NEIGHBOURS)
+    excerpt = np.unique(np.linspace(0, len(names) - 1, min(ROWS, len(names))).round().astype(int)).tolist()
+    first, second = np.triu_indices(len(names), k=1)
+    order = np.argsort(distances[first, second], kind="stable")[:PAIRS]
+    return LabelFacts(
+        **{
+            **vars(facts),
+            "mean_distance": float(distances[first, second].mean()),
+            "rows": [(names[i], counts[i], nearest[i]) for i in excerpt],
+            "closest": [
+                (names[first[pair]], names[second[pair]], float(distances[first[pair], second[pair]]))
+                for pair in order
+            ],
+        }
+    )

@@ -1,0 +1,143 @@
+"""The YAML block of a card: what the Hub searches, shows and lists as results."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from huggingface_hub import EvalResult, ModelCardData
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.repocard_data import eval_results_to_model_index
+from huggingface_hub.utils._validators import validate_repo_id
+
+from .facts import CardFacts
+from .text import visible
+
+PIPELINES = {"text": "text-classification", "image": "image-classification", "audio": "audio-classification"}
+TASK_NAMES = {"text": "Text classification", "image": "Image classification", "audio": "Audio classification"}
+METRICS = {
+    "accuracy": ("accuracy", "Accuracy"),
+    "f1_macro": ("f1", "Macro-F1"),
+    "f1": ("f1", "F1"),
+    "precision": ("precision", "Precision"),
+    "recall": ("recall", "Recall"),
+}
+"""Name in the trainer's log → (id on the Hub, name for people); others keep their name."""
+
+NOT_METRICS = ("step", "epoch", "train_loss", "loss", "runtime", "samples_per_second", "steps_per_second")
+OURS = ("tags", "library_name", "pipeline_tag", "base_model", "datasets", "metrics", "model-index", "widget")
+
+
+def hub_id(name: str | None) -> str | None:
+    """A name that can be an id on the Hub and is no local path, or None: the Hub refuses cards with others."""
+    if not name or not re.search("[A-Za-z0-9]", name) or os.path.exists(name):
+        return None
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return None
+    return name
+
+
+def metrics_of(entry: Mapping[str, float]) -> dict[str, float]:
+    """The metrics of a measurement, without the loss, whose meaning moves with the label vectors."""
+    return {name: value for name, value in entry.items() if name not in NOT_METRICS and not name.endswith("_loss")}
+
+
+def card_metadata(facts: CardFacts, old: Mapping[str, Any]) -> ModelCardData:
+    """Metadata of a card.
+
+    Args:
+        facts: what is known.
+        old: metadata of the card before. What a person has added to it stays; of what is written here, tags are
+            joined, and base model, data sets, licence and language stay where the facts do not know better.
+    """
+    results = _results(facts)
+    datasets = [facts.dataset_id] if hub_id(facts.dataset_id) else _as_list(old.get("datasets"))
+    values: dict[str, Any] = {
+        "language": facts.language or old.get("language"),
+        "license": facts.license or old.get("license"),
+        "library_name": "peft" if facts.adapter else "transformers",
+        "pipeline_tag": PIPELINES[facts.task],
+        "tags": list(dict.fromkeys([*_tags(facts), *_as_list(old.get("tags"))])),
+        "base_model": hub_id(facts.base_model) or _ids(old.get("base_model")),
+        "datasets": [name for name in datasets if hub_id(name)] or None,
+        "metrics": list(dict.fromkeys(result.metric_type for result in results)) or old.get("metrics"),
+        "widget": [{"text": visible(text, 500)} for text, _, _ in facts.examples] or old.get("widget"),
+        "co2_eq_emissions": facts.emissions or old.get("co2_eq_emissions"),
+    }
+    own = {str(key): value for key, value in old.items() if key not in values and key not in OURS}
+    data = ModelCardData(**{key: value for key, value in {**values, **own}.items() if value is not None})
+    index = _merged_index(facts, results, old.get("model-index"))
+    if index:
+        data["model-index"] = index
+    return data
+
+
+def _tags(facts: CardFacts) -> list[str]:
+    method = [] if facts.labels is None else ["lwal"]
+    size = [f"dataset_size:{facts.train.rows}"] if facts.train is not None and facts.train.rows else []
+    return [*method, "hf-lwal", *size, *(visible(tag) for tag in facts.tags)]
+
+
+def _as_list(value: Any) -> list[str]:
+    values = value if isinstance(value, list) else [value]
+    return [item for item in values if isinstance(item, str)]
+
+
+def _ids(value: Any) -> list[str] | str | None:
+    ids = [name for name in _as_list(value) if hub_id(name)]
+    return ids[0] if len(ids) == 1 else ids or None
+
+
+def _results(facts: CardFacts) -> list[EvalResult]:
+    split = facts.evaluation.split if facts.evaluation else None
+    measured = [(facts.measured, "validation" if facts.test and split in (None, "test") else split)]
+    measured += [(facts.test, "test")] if facts.test else []
+    return [
+        _result(facts, name, value, split)
+        for entry, split in measured
+        for name, value in metrics_of(entry).items()
+        if math.isfinite(value)  # YAML's .nan and .inf are no numbers to the Hub
+    ]
+
+
+def _result(facts: CardFacts, name: str, value: float, split: str | None) -> EvalResult:
+    dataset = facts.dataset_name or facts.dataset_id
+    metric, title = METRICS.get(name, (visible(name), visible(name)))
+    return EvalResult(
+        task_type=PIPELINES[facts.task],
+        task_name=TASK_NAMES[facts.task],
+        dataset_type=hub_id(facts.dataset_id) or "unknown",  # the Hub wants a type and a name
+        dataset_name=visible(dataset) if dataset else "Unknown",
+        dataset_config=visible(facts.dataset_config) if facts.dataset_config else None,
+        dataset_split=visible(split) if split else None,
+        metric_type=metric,
+        metric_name=title,
+        metric_value=round(float(value), 4),
+    )
+
+
+def _merged_index(facts: CardFacts, results: list[EvalResult], old: Any) -> list[dict[str, Any]] | None:
+    """``model-index`` with the new results, and the old ones on other data sets, which people have added."""
+    new: list[dict[str, Any]] = []
+    if results:
+        new = eval_results_to_model_index(visible(facts.name), results)[0]["results"]
+    seen = [_measured_on(result) for result in new]
+    kept = [result for result in _old_results(old) if _measured_on(result) not in seen]
+    return [{"name": visible(facts.name), "results": [*new, *kept]}] if new or kept else None
+
+
+def _old_results(index: Any) -> list[dict[str, Any]]:
+    models = index if isinstance(index, list) else []
+    lists = [model.get("results") for model in models if isinstance(model, dict)]
+    return [result for results in lists if isinstance(results, list) for result in results if isinstance(result, dict)]
+
+
+def _measured_on(result: Mapping[str, Any]) -> tuple[Any, ...]:
+    dataset = result.get("dataset")
+    dataset = dataset if isinstance(dataset, dict) else {}
+    return (dataset.get("type"), dataset.get("name"), dataset.get("config"), dataset.get("split"))

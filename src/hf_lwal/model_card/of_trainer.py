@@ -1,0 +1,183 @@
+"""The card of an `LwALTrainer`'s model: its facts, what the caller adds to them, and the files."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from .facts import CardFacts, given
+from .files import CARD_FILE, write_card
+from .gathering import facts_of_model, progress, versions
+from .metadata import hub_id
+from .training import settings_of, split_facts
+
+
+def write_trainer_card(trainer: Any, known: Mapping[str, Any]) -> None:
+    """Write the card of a trainer's model into its output folder; only the main process may call it.
+
+    Args:
+        trainer: an `LwALTrainer`.
+        known: what the caller said, by the argument names of ``create_model_card``.
+    """
+    told = as_facts(known)
+    if known.get("examples"):
+        told["examples"] = _answers(trainer, list(known["examples"]))
+    facts, model = facts_of_trainer(trainer, **told), trainer.core_model
+    vectors = None if facts.labels is None else model.label_table.label_vectors.detach().float().cpu()
+    names = [] if facts.labels is None else list(model.config.label_names.values())
+    folder = Path(trainer.args.output_dir)
+    published = "" if (folder / CARD_FILE).exists() else published_card(trainer)
+    write_card(folder, facts, vectors, names, published)
+
+
+def published_card(trainer: Any) -> str:
+    """Card in the repository that the trainer pushes to, where people may have written into it; empty without one."""
+    from huggingface_hub import hf_hub_download
+
+    repository = getattr(trainer, "hub_model_id", None)
+    if not repository:
+        return ""
+    args = trainer.args
+    try:
+        path = hf_hub_download(repository, CARD_FILE, revision=args.hub_revision, token=args.hub_token)
+        return Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, ValueError):  # no card yet, or not reachable, which the push itself will tell
+        return ""
+
+
+def as_facts(known: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of `CardFacts` from the arguments of ``create_model_card``."""
+    ids, names = _list(known.get("dataset_tags")), _list(known.get("dataset"))
+    ids += [name for name in names if "/" in name and hub_id(name)]
+    shown = [_without_folder(name) for name in names or ids]
+    configs = _list(known.get("dataset_args"))
+    return {
+        "language": _list(known.get("language")),
+        "license": known.get("license"),
+        "tags": _list(known.get("tags")),
+        "name": known.get("model_name"),
+        "base_model": _without_folder(known["finetuned_from"]) if known.get("finetuned_from") else None,
+        "dataset_id": ids[0] if ids else None,
+        "dataset_name": ", ".join(shown) or None,
+        "dataset_config": configs[0] if configs else None,
+        "controls": {name: list(points) for name, points in (known.get("controls") or {}).items()},
+        "command": known.get("command"),
+    }
+
+
+def _without_folder(name: str) -> str:
+    """A name; of a local path only the last part, since folders are nobody's business but their owner's."""
+    return Path(name).name if os.path.exists(name) or os.path.isabs(name) else name
+
+
+def _list(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else list(value or [])
+
+
+def _answers(trainer: Any, texts: list[str]) -> list[tuple[str, str, float]]:
+    """What the model says to some texts; nothing where it cannot be asked, as a stock model or over several ranks."""
+    model = trainer.core_model
+    if trainer.args.world_size > 1 or trainer.processing_class is None or not hasattr(model, "predict"):
+        return []
+    answers = model.predict(texts, trainer.processing_class)
+    return [(text, best[0]["label"], float(best[0]["score"])) for text, best in zip(texts, answers, strict=True)]
+
+
+def facts_of_trainer(trainer: Any, **known: Any) -> CardFacts:
+    """Facts about the model of an `LwALTrainer` and its training.
+
+    Args:
+        trainer: trained or not.
+        **known: fields of `CardFacts` that the caller knows better; None and empty ones are left out.
+    """
+    args, state, model = trainer.args, trainer.state, trainer.core_model
+    name = Path(args.hub_model_id or args.output_dir).name or "model"
+    settings, changed = settings_of(args)
+    adapter = model is not trainer.accelerator.unwrap_model(trainer.model)
+    best = getattr(state, "best_global_step", None) if args.load_best_model_at_end else None
+    method = trainer.lwal_settings.label_method
+    facts = replace(
+        facts_of_model(model, name),
+        method=method,
+        method_citation=getattr(trainer.objective, "citation", None),
+        adapter=adapter,
+        folder=Path(args.output_dir).name,
+        model_id=trainer.hub_model_id if getattr(trainer, "hub_model_id", None) else args.hub_model_id,
+        processor=_class_that_loads(trainer.processing_class),
+        max_length=_max_length(trainer.processing_class, model),
+        train=split_facts(trainer.train_dataset),
+        evaluation=split_facts(trainer.eval_dataset),
+        settings=settings,
+        changed=changed,
+        hardware=_hardware(args),
+        emissions=_emissions(trainer),
+        versions=versions(["PEFT"] if adapter else []),
+        tags=["generated_from_trainer"],
+        **_dataset(trainer.train_dataset),
+        **progress(state.log_history, state.global_step, best),
+    )
+    known = {**known, "tags": list(dict.fromkeys([*(known.get("tags") or []), *facts.tags]))}
+    return given(facts, **known)
+
+
+def _class_that_loads(processing_class: Any) -> str | None:
+    from transformers import FeatureExtractionMixin, PreTrainedTokenizerBase
+    from transformers.image_processing_base import ImageProcessingMixin
+
+    kinds = {
+        PreTrainedTokenizerBase: "AutoTokenizer",
+        ImageProcessingMixin: "AutoImageProcessor",
+        FeatureExtractionMixin: "AutoFeatureExtractor",
+    }
+    return next((name for kind, name in kinds.items() if isinstance(processing_class, kind)), None)
+
+
+def _max_length(processing_class: Any, model: Any) -> int | None:
+    lengths = [getattr(processing_class, "model_max_length", None)]
+    config = getattr(model.config, "encoder_config", model.config)
+    lengths.append(getattr(config, "max_position_embeddings", None))
+    known = [length for length in lengths if isinstance(length, int) and 0 < length < 10**7]
+    return min(known, default=None) if processing_class is not None else None
+
+
+def _dataset(dataset: Any) -> dict[str, Any]:
+    """Id on the Hub and configuration of a data set that was loaded from there; the datasets library records it."""
+    info = getattr(dataset, "info", None)
+    sources = getattr(info, "download_checksums", None) or {}
+    match = next(filter(None, (re.match(r"hf://datasets/([^@]+)@", str(source)) for source in sources)), None)
+    if match is None:
+        return {}
+    name = match[1].split("/")[-1]
+    return {"dataset_id": match[1], "dataset_name": name, "dataset_config": getattr(info, "config_name", None)}
+
+
+def _hardware(args: Any) -> str:
+    import torch
+
+    if args.device.type == "cuda":
+        device = torch.cuda.get_device_name(args.device)
+    elif args.device.type == "cpu":
+        device = f"CPU, {torch.get_num_threads()} of {os.cpu_count()} threads"
+    else:
+        device = args.device.type
+    return device if args.world_size == 1 else f"{args.world_size} processes, each {device}"
+
+
+def _emissions(trainer: Any) -> dict[str, Any] | None:
+    """What transformers' CodeCarbonCallback measured, in the units of the Hub (grams)."""
+    trackers = [getattr(callback, "tracker", None) for callback in trainer.callback_handler.callbacks]
+    data = next((getattr(tracker, "final_emissions_data", None) for tracker in trackers if tracker), None)
+    if data is None:
+        return None
+    measured = {
+        "emissions": 1000.0 * float(data.emissions),
+        "energy_consumed": float(data.energy_consumed),
+        "source": "codecarbon",
+        "training_type": "fine-tuning",
+        "hardware_used": data.gpu_model or data.cpu_model,
+    }
+    return {name: value for name, value in measured.items() if value is not None}

@@ -1,0 +1,89 @@
+"""Pieces of Markdown that stay what they are, whatever a label, a file or a data set is called."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Sequence
+
+LONGEST = 80
+"""Characters of a name that are shown; a label may be a whole paragraph."""
+
+_JOINERS = "\u200c\u200d"  # needed in Persian and Indic scripts and in emoji, and harmless
+_PLAIN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9 ()-]|(?<=\d)\.(?=\d))*")
+
+
+def visible(text: str, longest: int = LONGEST) -> str:
+    r"""One line without characters that hide or reorder others; those are shown by their number.
+
+    >>> visible("a\n b\u202ec")
+    'a b\\u202ec'
+    """
+    line = " ".join(str(text).split())
+    shown = "".join(char if _is_harmless(char) else f"\\u{ord(char):04x}" for char in line)
+    return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
+
+
+def _is_harmless(char: str) -> bool:
+    return char in _JOINERS or unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
+
+
+def code(text: str) -> str:
+    """A name as a code span, in which Markdown, HTML, links and formulas are only letters.
+
+    >>> code("**book** `now`")
+    '`` **book** `now` ``'
+    """
+    shown = visible(text) or "(no name)"
+    fence = "`" * (max((len(run) for run in re.findall(r"`+", shown)), default=0) + 1)
+    pad = " " if "`" in (shown[0], shown[-1]) else ""
+    return f"{fence}{pad}{shown}{pad}{fence}"
+
+
+def heading_text(text: str) -> str:
+    """A name for a heading: as it is when it is harmless there, else as a code span."""
+    shown = visible(text)
+    return shown if _PLAIN.fullmatch(shown) else code(text)
+
+
+def literal(text: str) -> str:
+    """A text as a Python literal on one line."""
+    return json.dumps(visible(text, longest=500), ensure_ascii=False)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
+    """A Markdown table.
+
+    Args:
+        header: names of the columns, as Markdown.
+        rows: cells, as Markdown on one line.
+        right: columns that are aligned to the right.
+    """
+    rule = ["---:" if column in right else "---" for column in range(len(header))]
+    lines = [header, rule, *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def bullets(facts: Sequence[tuple[str, str]]) -> str:
+    """A list of names in bold and what they are; empty ones are left out."""
+    return "\n".join(f"- **{name}:** {value}" for name, value in facts if value)
+
+
+def details(summary: str, body: str) -> str:
+    """A block that opens when the reader clicks on it."""
+    return f"<details><summary>{summary}</summary>\n\n{body}\n\n</details>"
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people.
+
+    >>> duration(0.044), duration(7.26), duration(284), duration(7500)
+    ('0.04 s', '7.3 s', '4 min 44 s', '2 h 5 min')
+    """
+    if seconds < 1:
+        return f"{seconds:.2f} s"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

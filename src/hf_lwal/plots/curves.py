@@ -1,0 +1,132 @@
+"""What happens over training: accuracy per method, and how far label vectors move."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..metrics import steps_to_accuracy
+from .figures import GREY, new_figure, save_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+DASHES = ("-", "--", ":", "-.")
+LEGEND_INSIDE = 6
+"""Methods that fit into a legend among the curves; more get theirs at the side."""
+
+
+def plot_learning_curves(
+    curves: Mapping[str, Sequence[tuple[float, float]]],
+    path: str | os.PathLike[str],
+    xlabel: str = "optimizer steps",
+    ylabel: str = "accuracy (%)",
+    title: str = "",
+    reference: str | None = None,
+    spread: Mapping[str, Sequence[float]] | None = None,
+) -> Path:
+    """Draw one line per method; with a reference, where each method reaches that one's best value.
+
+    Args:
+        curves: for each method the points (step, value).
+        path: file to write.
+        xlabel: name of the steps' axis.
+        ylabel: name of the values' axis.
+        title: heading, optional.
+        reference: one of the methods. A dashed line marks its best value, a ring the first point of each method that
+            reaches it (figure 2 of the paper).
+        spread: for some methods the standard deviation at each of their points, drawn as a band.
+    """
+    if not curves:
+        raise ValueError("curves is empty: there is nothing to draw.")
+    if reference is not None and not curves.get(reference):
+        raise ValueError(f"reference must be one of the curves with points, {', '.join(curves)}, got {reference!r}.")
+    outside = len(curves) > LEGEND_INSIDE
+    figure, axes = new_figure(9.5 if outside else 7.0, 4.5)
+    colours = _draw_lines(axes, curves, spread or {})
+    if reference is not None:
+        _mark_target(axes, curves, reference, colours)
+    axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
+    axes.grid(alpha=0.3)
+    if outside:
+        figure.legend(loc="outside right center", fontsize=8)
+    else:
+        axes.legend()
+    return save_figure(figure, path)
+
+
+def _draw_lines(
+    axes: Axes, curves: Mapping[str, Sequence[tuple[float, float]]], spread: Mapping[str, Sequence[float]]
+) -> dict[str, Any]:
+    """Draw lines and bands; returns the colour of each method."""
+    colours = {}
+    for number, (name, points) in enumerate(curves.items()):
+        steps, values = np.asarray(points, dtype=np.float64).reshape(-1, 2).T
+        # After ten lines colours come again, with other dashes.
+        (line,) = axes.plot(steps, values, DASHES[number // 10 % len(DASHES)], marker="o", markersize=3, label=name)
+        colours[name] = line.get_color()
+        if name in spread:
+            deviation = np.asarray(spread[name], dtype=np.float64)
+            axes.fill_between(steps, values - deviation, values + deviation, color=line.get_color(), alpha=0.15, lw=0)
+    return colours
+
+
+def _mark_target(
+    axes: Axes, curves: Mapping[str, Sequence[tuple[float, float]]], reference: str, colours: Mapping[str, Any]
+) -> None:
+    """Draw the reference's best value, and where each method first reaches it."""
+    target = max(value for _, value in curves[reference])
+    axes.axhline(target, color=GREY, linestyle="--", linewidth=1.0, label=f"best of {reference}: {target:.1f}")
+    bottom = axes.get_ylim()[0]
+    at = Counter[float]()
+    for name, points in curves.items():
+        reached = steps_to_accuracy(points, target)
+        if reached is None:
+            continue
+        value = next(value for step, value in points if step == reached)
+        axes.plot([reached, reached], [bottom, value], ":", color=colours[name], linewidth=1.0)
+        size = max(15 - 4 * at[reached], 7)  # rings around one another where several arrive together
+        axes.plot(reached, value, "o", color=colours[name], markersize=size, fillstyle="none", markeredgewidth=1.5)
+        at[reached] += 1
+    axes.set_ylim(bottom=bottom)
+
+
+def logged_drift(log_history: Iterable[Mapping[str, Any]]) -> list[tuple[float, float]]:
+    """The points (step, drift) that ``LwALTrainer`` logged: ``logged_drift(trainer.state.log_history)``."""
+    return [(float(entry["step"]), float(entry["label_drift"])) for entry in log_history if "label_drift" in entry]
+
+
+def plot_label_drift(
+    drift: Sequence[tuple[float, ArrayLike]], path: str | os.PathLike[str], title: str = "", top: Sequence[str] = ()
+) -> Path:
+    """Draw how far label vectors move between one snapshot and the next.
+
+    Args:
+        drift: points (step, drift) from `logged_drift`; or (step, drift of each label (C,)) from
+            ``hierarchy.label_drift``, of which the mean and the range between the 10th and 90th percentile are drawn.
+        path: file to write.
+        title: heading, optional.
+        top: names of the C labels, when the three that move most shall be named.
+    """
+    if not drift:
+        raise ValueError("drift is empty: log at least once, or give two snapshots of the label vectors.")
+    steps = np.asarray([step for step, _ in drift], dtype=np.float64)  # (T,)
+    values = np.stack([np.atleast_1d(np.asarray(moved, dtype=np.float64)) for _, moved in drift])  # (T, 1 or C)
+    figure, axes = new_figure(7.0, 4.0)
+    axes.plot(steps, 100.0 * values.mean(axis=1), marker="o", markersize=3, label="mean")
+    if values.shape[1] > 1:
+        low, high = 100.0 * np.percentile(values, (10, 90), axis=1)
+        axes.fill_between(steps, low, high, alpha=0.2, lw=0, label="10th to 90th percentile of the labels")
+        for label in np.argsort(-values.sum(axis=0), kind="stable")[: 3 if len(top) else 0]:
+            axes.plot(steps, 100.0 * values[:, label], "--", linewidth=1.0, label=top[label])
+        axes.legend(fontsize=8)
+    axes.set(xlabel="optimizer steps", ylabel="moved (% of the mean distance\nbetween labels)", title=title)
+    axes.set_ylim(bottom=0.0)
+    axes.grid(alpha=0.3)
+    return save_figure(figure, path)

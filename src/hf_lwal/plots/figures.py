@@ -1,0 +1,116 @@
+"""What all pictures share: figures, files and colours."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INCHES_PER_LABEL = 0.15
+"""Room for one label name at font size 7: 150 labels stay readable."""
+LABEL_FONT_SIZE = 7
+GREY = "#666666"
+NAVY = "#14345c"
+LUMINANCE = np.array([0.2126, 0.7152, 0.0722])
+"""How bright red, green and blue look (Rec. 709)."""
+MOST_LUMINANCE = 0.45
+FORMATS = ("png", "svg", "pdf")
+Colour = Any
+Groups = Sequence[str | None]
+"""For each label the group it belongs to, None for a label that belongs nowhere."""
+
+
+def require_matplotlib() -> None:
+    """Fail with the install command when matplotlib is missing; commands call this before their long work."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise ImportError('Plots need matplotlib, which is not installed: pip install "hf-lwal[plots]".') from error
+
+
+def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
+    """Return a figure of the given size in inches with one set of axes."""
+    require_matplotlib()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.add_subplot()
+
+
+def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
+    """Write a figure: to a temporary name first, so that a crash never leaves half a picture."""
+    path = Path(path)
+    kind = path.suffix.removeprefix(".").lower()
+    if kind not in FORMATS:
+        raise ValueError(f"A picture's name must end in one of .{', .'.join(FORMATS)}, got {path.name!r}.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
+    os.close(descriptor)
+    try:
+        figure.savefig(temporary, format=kind, dpi=150)
+        os.chmod(temporary, 0o644)  # mkstemp makes files that only their owner can read
+        os.replace(temporary, path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+    return path
+
+
+def group_colours(groups: Groups) -> dict[str | None, Colour]:
+    """Give every group its own colour, dark enough for text on white; labels without group are grey.
+
+    Up to 10 groups get the colours of a qualitative map, more get evenly spaced hues, darker and lighter in turn.
+    """
+    require_matplotlib()
+    from matplotlib import colormaps
+
+    names = list(dict.fromkeys(group for group in groups if group is not None))
+    few = list(colormaps["tab10"].colors)  # type: ignore[attr-defined]
+    few[7] = NAVY  # its grey is that of labels without group
+    colours = few if len(names) <= len(few) else _spaced_colours(len(names))
+    return {None: GREY, **dict(zip(names, colours, strict=False))}
+
+
+def _spaced_colours(number: int) -> list[Colour]:
+    """Evenly spaced hues, every second one darker, all of them dimmed until they can be read on white."""
+    from matplotlib.colors import hsv_to_rgb
+
+    colours = []
+    for place in range(number):
+        colour = hsv_to_rgb((place / number, 1.0, (0.9, 0.55)[place % 2]))
+        colours.append(tuple(colour * min(1.0, MOST_LUMINANCE / float(colour @ LUMINANCE))))
+    return colours
+
+
+def add_group_legend(figure: Figure, groups: Groups) -> None:
+    """Explain the colours of groups below the picture."""
+    from matplotlib.patches import Patch
+
+    colours = group_colours(sorted_groups(groups))
+    rest = [None] if None in groups else []
+    shown = [*sorted_groups(groups), *rest]
+    names = ["no group" if group is None else group for group in shown]
+    patches = [Patch(color=colours[group], label=name) for group, name in zip(shown, names, strict=True)]
+    inches = 0.06 * max(map(len, names)) + 0.5  # of one entry at font size 8
+    columns = max(1, min(5, len(names), int(figure.get_figwidth() / inches)))
+    figure.legend(handles=patches, loc="outside lower center", ncols=columns, fontsize=8)
+
+
+def sorted_groups(groups: Groups) -> list[str]:
+    """The groups that occur, in the order in which they get their colours."""
+    return sorted({group for group in groups if group is not None})
+
+
+def check_names(what: str, names: Sequence[Any], num_labels: int) -> None:
+    """Raise unless there is one name per label."""
+    if len(names) != num_labels:
+        raise ValueError(f"{what} must have one entry per label vector: expected {num_labels}, got {len(names)}.")

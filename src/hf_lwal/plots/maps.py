@@ -1,0 +1,131 @@
+"""Distances between all labels at a glance: as a heat map, and as places on a map."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..hierarchy import Matrix, label_distances, leaf_order, linkage
+from ..metrics import map_positions
+from .figures import (
+    GREY,
+    INCHES_PER_LABEL,
+    LABEL_FONT_SIZE,
+    Groups,
+    add_group_legend,
+    check_names,
+    group_colours,
+    new_figure,
+    save_figure,
+    sorted_groups,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ..hierarchy import MatrixLike
+
+FEW_LABELS = 30
+"""With no more labels than these, a map has room for larger names."""
+
+
+def plot_label_distances(
+    label_vectors: MatrixLike,
+    names: Sequence[str],
+    path: str | os.PathLike[str],
+    metric: str = "euclidean",
+    title: str = "",
+) -> Path:
+    """Draw the distances between labels as a heat map, rows in the order of the hierarchy: blocks are groups.
+
+    Args:
+        label_vectors: (C, D) tensor or array.
+        names: the C label names.
+        path: file to write.
+        metric: distance between label vectors, see ``hierarchy.label_distances``.
+        title: heading, optional.
+    """
+    distances = label_distances(label_vectors, metric)
+    check_names("names", names, len(distances))
+    order = leaf_order(linkage(distances))
+    side = 3.0 + INCHES_PER_LABEL * len(names)
+    figure, axes = new_figure(side + 1.0, side)
+    image = axes.imshow(distances[np.ix_(order, order)], cmap="viridis")
+    ordered = [names[leaf] for leaf in order]
+    axes.set_xticks(range(len(names)), ordered, fontsize=LABEL_FONT_SIZE, rotation=90)
+    axes.set_yticks(range(len(names)), ordered, fontsize=LABEL_FONT_SIZE)
+    axes.set_title(title)
+    figure.colorbar(image, ax=axes, shrink=0.6, label=f"{metric} distance")
+    return save_figure(figure, path)
+
+
+def plot_label_map(
+    label_vectors: MatrixLike,
+    names: Sequence[str],
+    path: str | os.PathLike[str],
+    groups: Groups | None = None,
+    metric: str = "euclidean",
+    title: str = "",
+) -> Path:
+    """Draw the labels in the plane, as far apart as their distances allow (metric MDS).
+
+    Names are moved off each other; a thin line leads from a name that moved to its point.
+
+    Args:
+        label_vectors: (C, D) tensor or array.
+        names: the C label names.
+        path: file to write.
+        groups: for each label the group it belongs to, which colours its point and name.
+        metric: distance between label vectors, see ``hierarchy.label_distances``.
+        title: heading, optional.
+    """
+    distances = label_distances(label_vectors, metric)
+    check_names("names", names, len(distances))
+    colours: list[Any] = [GREY] * len(names)
+    if groups is not None:
+        check_names("groups", groups, len(distances))
+        of_group = group_colours(sorted_groups(groups))
+        colours = [of_group[group] for group in groups]
+    places = map_positions(distances)  # (C, 2)
+    side = 4.5 + 0.9 * np.sqrt(len(names))
+    figure, axes = new_figure(side, side)
+    axes.scatter(places[:, 0], places[:, 1], c=colours, s=14)
+    axes.set(title=title, xticks=[], yticks=[], aspect="equal")
+    axes.margins(0.1)
+    axes.set_xlabel(f"map of {metric} distances; axes have no meaning of their own", fontsize=8)
+    if groups is not None:
+        add_group_legend(figure, groups)
+    figure.draw_without_rendering()  # fixes the size of the axes, which the names are laid out in
+    figure.set_layout_engine("none")
+    _place_names(axes, places, names, colours)
+    return save_figure(figure, path)
+
+
+def _place_names(axes: Axes, places: Matrix, names: Sequence[str], colours: Sequence[Any]) -> None:
+    """Write each name beside its point without covering other names and points."""
+    try:
+        from adjustText import adjust_text
+    except ImportError as error:
+        raise ImportError('Maps need adjustText, which is not installed: pip install "hf-lwal[plots]".') from error
+    size = LABEL_FONT_SIZE if len(names) > FEW_LABELS else LABEL_FONT_SIZE + 2
+    beside = 0.008 * np.ptp(axes.get_xlim())
+    texts = [
+        axes.text(x + beside, y, name, fontsize=size, color=colour, va="center")
+        for (x, y), name, colour in zip(places, names, colours, strict=True)
+    ]
+    adjust_text(
+        texts,
+        *places.T,
+        target_x=places[:, 0],
+        target_y=places[:, 1],
+        ax=axes,
+        expand=(1.03, 1.15),
+        iter_lim=25,  # without a number of steps it stops after a second: another map on a slower machine
+        prevent_crossings=False,  # quadratic in Python, and lines this short cross nothing
+        min_arrow_len=8,
+        arrowprops={"arrowstyle": "-", "color": GREY, "lw": 0.4, "alpha": 0.7},
+    )

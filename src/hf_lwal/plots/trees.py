@@ -1,0 +1,87 @@
+"""The hierarchy of the labels as a tree."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..hierarchy import Matrix, label_distances, leaf_order, linkage
+from .figures import (
+    GREY,
+    INCHES_PER_LABEL,
+    LABEL_FONT_SIZE,
+    Groups,
+    add_group_legend,
+    check_names,
+    group_colours,
+    new_figure,
+    save_figure,
+    sorted_groups,
+)
+
+if TYPE_CHECKING:
+    from ..hierarchy import MatrixLike
+
+
+def tree_segments(merges: Matrix, order: Sequence[int]) -> list[list[tuple[float, float]]]:
+    """Lay out a tree whose leaf ``order[i]`` sits at height i: four points (distance, position) for each merge.
+
+    Done here in a loop over the merges, since SciPy's own drawing recurses once per level and fails on deep trees.
+
+    Args:
+        merges: (C - 1, 4) as ``hierarchy.linkage`` returns them.
+        order: the C leaves from bottom to top.
+    """
+    position = {leaf: float(place) for place, leaf in enumerate(order)}
+    distance = dict.fromkeys(order, 0.0)
+    segments = []
+    for node, (left, right, height, _) in enumerate(merges, start=len(order)):
+        left, right, height = int(left), int(right), float(height)
+        corners = [(distance[left], left), (height, left), (height, right), (distance[right], right)]
+        segments.append([(x, position[child]) for x, child in corners])
+        position[node] = (position[left] + position[right]) / 2.0
+        distance[node] = height
+    return segments
+
+
+def plot_dendrogram(
+    label_vectors: MatrixLike,
+    names: Sequence[str],
+    path: str | os.PathLike[str],
+    groups: Groups | None = None,
+    metric: str = "euclidean",
+    title: str = "",
+) -> Path:
+    """Draw the hierarchy of the labels (average linkage): the further right two branches meet, the less alike.
+
+    Args:
+        label_vectors: (C, D) tensor or array.
+        names: the C label names.
+        path: file to write.
+        groups: for each label the group it belongs to, which colours its name: a known grouping, or the clusters of a
+            reference (``hierarchy.reference_clusters``, figure 3 of the paper). Shows whether groups form branches.
+        metric: distance between label vectors, see ``hierarchy.label_distances``.
+        title: heading, optional.
+    """
+    distances = label_distances(label_vectors, metric)
+    check_names("names", names, len(distances))
+    merges = linkage(distances)
+    order = leaf_order(merges)
+    figure, axes = new_figure(8.0, 1.5 + INCHES_PER_LABEL * len(names))
+    from matplotlib.collections import LineCollection
+
+    axes.add_collection(LineCollection(tree_segments(merges, order), colors=GREY, linewidths=0.8))
+    axes.set(xlim=(0.0, 1.02 * max(merges[-1, 2], 1e-12)), ylim=(-0.7, len(names) - 0.3), title=title)
+    axes.set_xlabel(f"{metric} distance between label vectors")
+    axes.set_yticks(range(len(names)), [names[leaf] for leaf in order], fontsize=LABEL_FONT_SIZE)
+    axes.spines[["top", "left", "right"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    if groups is not None:
+        check_names("groups", groups, len(distances))
+        colours = group_colours(sorted_groups(groups))
+        for tick, leaf in zip(axes.get_yticklabels(), order, strict=True):
+            tick.set_color(colours[groups[leaf]])
+        add_group_legend(figure, groups)
+    return save_figure(figure, path)

@@ -1,0 +1,127 @@
+"""Client scenarios of `LwALTrainer` and the Hub: every strategy, and what a failed push does to a training."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from hub_scenarios import Scene, digest, load, tiny_model
+from toy import separable_text
+
+from hf_lwal import LwALForSequenceClassification, LwALTrainer, LwALTrainingArguments
+
+
+def trainer(s: Scene, name: str, model: Any = None, **settings: Any) -> LwALTrainer:
+    values = {
+        **{
+            "max_steps": 4,
+            "save_steps": 2,
+            "per_device_train_batch_size": 4,
+            "report_to": "none",
+            "disable_tqdm": True,
+        },
+        **{"push_to_hub": True, "hub_always_push": True, "use_cpu": True, "learning_rate": 1e-3, "seed": 1},
+        "lr_scheduler_type": "constant",
+        **settings,
+    }
+    args = LwALTrainingArguments(str(s.folder / name), **values)
+    rows = separable_text(5, 20)
+    (s.folder / name).mkdir(exist_ok=True)
+    (s.folder / name / "heat_map.png").write_bytes(b"\x89PNG picture")
+    return LwALTrainer(model or tiny_model(), args, train_dataset=rows, processing_class=s.tokenizer)
+
+
+def strategies(s: Scene) -> dict[str, Any]:
+    seen = {}
+    for strategy in ("end", "every_save", "checkpoint", "all_checkpoints"):
+        run = trainer(s, f"run-{strategy}", hub_strategy=strategy)
+        run.train()
+        run.push_to_hub()
+        seen[strategy] = digest(load(f"alice/run-{strategy}")) == digest(run.model)
+    return seen
+
+
+def resume(s: Scene) -> dict[str, Any]:
+    """The pulled last-checkpoint continues, and ends where the whole run ended."""
+    whole = load("alice/run-checkpoint")
+    folder = Path(s.api.snapshot_download("alice/run-checkpoint", local_dir=s.folder / "pulled"))
+    again = trainer(s, "resumed", push_to_hub=False, max_steps=6)
+    again.train(str(folder / "last-checkpoint"))
+    straight = trainer(s, "straight", push_to_hub=False, max_steps=6)
+    straight.train()
+    return {
+        "step": again.state.global_step,
+        "same": digest(again.model) == digest(straight.model),
+        "moved": digest(again.model) != digest(whole),
+    }
+
+
+def called_by_hand(s: Scene) -> dict[str, Any]:
+    """push_to_hub() of a trainer that was not told to push, without the code, to a private repository."""
+    run = trainer(s, "by-hand", push_to_hub=False, max_steps=1)
+    run.train()
+    run.model.config.push_code = False
+    run.push_to_hub(private=True)
+    return {"same": digest(load("alice/by-hand")) == digest(run.model)}
+
+
+class Messages(logging.Handler):
+    """Collects warnings."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
+def failed_push(s: Scene) -> dict[str, Any]:
+    """The first push fails: training says so and goes on, and the next push is whole."""
+    messages = Messages()
+    logging.getLogger("hf_lwal").addHandler(messages)
+    run = trainer(s, "failing", hub_strategy="every_save")
+    s.fault({"method": "POST", "path": "failing/commit/", "status": 500})
+    run.train()
+    s.fault()
+    run.push_to_hub()
+    logging.getLogger("hf_lwal").removeHandler(messages)
+    loaded = LwALForSequenceClassification.from_pretrained(s.folder / "failing")
+    warnings = [text for text in messages.texts if "push" in text]
+    return {"warnings": warnings, "step": run.state.global_step, "local": digest(loaded) == digest(run.model)}
+
+
+def slow_push(s: Scene) -> dict[str, Any]:
+    """An upload that takes longer than a save interval, while old checkpoints are deleted."""
+    run = trainer(
+        s, "slow", hub_strategy="checkpoint", save_total_limit=1, hub_always_push=False, save_steps=1, max_steps=2
+    )
+    slow = {"method": "POST", "path": "slow/(preupload|commit)/", "status": 1, "delay": 0.3, "times": 4}
+    s.fault(slow)
+    messages = Messages()
+    logging.getLogger("hf_lwal").addHandler(messages)
+    run.train()
+    s.fault()
+    logging.getLogger("hf_lwal").removeHandler(messages)
+    return {"warnings": [text for text in messages.texts if "push" in text]}
+
+
+def adapter(s: Scene) -> dict[str, Any]:
+    """An adapter carries the label table and the head that it was trained with, during training too."""
+    import peft
+
+    tiny_model().push_to_hub("adapter-base")
+    base = load("alice/adapter-base")
+    lora = peft.LoraConfig(target_modules=["query"], modules_to_save=base.peft_modules_to_save())
+    run = trainer(s, "adapter", peft.get_peft_model(base, lora), hub_strategy="every_save", save_steps=4)
+    run.train()
+    run._finish_current_push()
+    pulled = peft.PeftModel.from_pretrained(load("alice/adapter-base"), "alice/adapter")
+    return {
+        "same": digest(pulled) == digest(run.model),
+        "trained": digest(pulled) != digest(peft.get_peft_model(load("alice/adapter-base"), lora)),
+    }
+
+
+SCENARIOS = [strategies, resume, called_by_hand, failed_push, slow_push, adapter]
