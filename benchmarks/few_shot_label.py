@@ -24,7 +24,7 @@ from transformers import AutoModel
 
 from hf_lwal.comparison import embedded_model_path
 
-MEAN_ROWS = 20
+MEAN_ROWS = 40
 """Rows per known class for the nearest class mean."""
 
 

@@ -50,6 +50,7 @@ SIZES: dict[str, Any] = {
     **_sizes(2, "mask_time_length"),
     **_sizes(2, "num_cross_attention_heads num_self_attention_heads linear_num_key_heads linear_num_value_heads"),
     **_sizes(4, "num_conv_pos_embedding_groups num_conv_pos_embeddings num_latents num_landmarks block_size"),
+    **_sizes(8, "attention_window"),
     **_sizes(8, "sliding_window patch_size num_hash kv_lora_rank q_lora_rank mamba_d_state window_size num_mel_bins"),
     **_sizes(8, "codevector_dim proj_codevector_dim num_codevectors_per_group embed_dim index_topk"),
     **_sizes(16, "head_dim v_head_dim qk_nope_head_dim qk_rope_head_dim d_kv d_head attention_head_size"),

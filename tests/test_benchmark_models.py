@@ -122,6 +122,21 @@ def test_columns_of_the_hub_get_their_names(monkeypatch):
     assert (data.train["text"][:], data.train["label"][:]) == (["a", "c", "d"], [0, 1, 1])
 
 
+def test_groups_of_labels_are_read_from_their_names(monkeypatch):
+    """TREC's Hub copy names coarse classes as text."""
+    columns = {
+        "text": list("abcd"),
+        "label_original": ["y", "x", "z", "x"],
+        "label_coarse_original": ["two", "one"] * 2,
+    }
+    split = Dataset.from_dict(columns)
+    monkeypatch.setattr(benchmark_datasets, "load_splits", lambda _: DatasetDict(train=split, test=split))
+    load_data.cache_clear()
+    data = load_data("trec", None, None, None)
+    load_data.cache_clear()
+    assert (data.names, data.groups) == (["x", "y", "z"], ["one", "two", "two"])
+
+
 def test_a_data_set_without_a_copy_says_what_to_do():
     with pytest.raises(CommandError, match=r"put its pictures in DATA_ROOT/awa2/train/LABEL/\*\.jpg"):
         load_data("awa2", None, None, None)

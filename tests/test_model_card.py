@@ -593,3 +593,30 @@ def test_the_cards_of_the_project_can_be_made(tmp_path, monkeypatch, capsys):
     runpy.run_path(script, run_name="__main__")
     assert slot("notes", "Mine.") in card.read_text(encoding="utf-8")
     capsys.readouterr()
+
+
+def test_an_adapter_has_a_card_that_its_library_leaves_alone(tiny_config, tmp_path):
+    """PEFT writes its own lines into README.md at every save, which must not look like text of people."""
+    from peft import LoraConfig, get_peft_model
+
+    output = tmp_path / "adapter"
+    config = tiny_config("bert", id2label=dict(enumerate(LABELS)), label2id={n: i for i, n in enumerate(LABELS)})
+    model = AutoModelForLwALClassification.from_config(config)
+    lora = LoraConfig(target_modules=["query", "value"], modules_to_save=model.peft_modules_to_save())
+    trainer = LwALTrainer(
+        get_peft_model(model, lora),
+        LwALTrainingArguments(str(output), max_steps=2, save_strategy="no", report_to="none", disable_tqdm=True),
+        train_dataset=separable_text(NUM_LABELS, 40),
+        processing_class=word_tokenizer(),
+    )
+    trainer.train()
+    for _ in range(2):
+        trainer.save_model()
+        trainer.create_model_card(finetuned_from="me/base")
+    text = (output / "README.md").read_text(encoding="utf-8")
+    assert (metadata(text)["library_name"], metadata(text)["base_model"]) == ("peft", "me/base")
+    assert {"lora", "lwal"} <= set(metadata(text)["tags"])
+    assert "PeftModel.from_pretrained(base, " in text
+    assert "- PEFT " in text
+    assert slot("notes") in text
+    assert not list(output.glob("README.old-*.md"))

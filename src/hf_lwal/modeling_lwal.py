@@ -460,7 +460,16 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
             include_code: also save the modules that load the model with ``trust_remote_code=True`` where hf-lwal is
                 not installed. Pushes to the Hub do so unless ``config.push_code`` is off.
             **kwargs: as in transformers.
+
+        Raises:
+            ValueError: the encoder was quantised before it got its label table, so what is saved would load as noise.
         """
+        if getattr(self.encoder, "hf_quantizer", None) is not None and getattr(self, "hf_quantizer", None) is None:
+            raise ValueError(
+                "This encoder was quantised while it was loaded, and cannot be saved with a label table around it: "
+                "train an adapter and save that, or leave quantization_config out, save, and pass it when you load "
+                "the saved model."
+            )
         self.bring_labels_up_to_date()
         if self._auto_class is None:
             forget_code(self.config)

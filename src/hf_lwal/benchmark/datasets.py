@@ -124,7 +124,16 @@ def load_data(name: str, data_root: str | None, train_rows: int | None, test_row
             )
     splits = encode_labels(_without(splits, label, spec.without), label)
     train, test = _limited(splits["train"], train_rows), _limited(evaluation_split(splits), test_rows)
-    return Data(name, spec.kind, train, test, column, list(train.features["label"].names), label_groups(train))
+    return Data(name, spec.kind, train, test, column, list(train.features["label"].names), _groups(train, spec.group))
+
+
+def _groups(train: Dataset, column: str | None) -> list[str] | None:
+    """The group of each label, from a column that holds their names or numbers."""
+    from datasets import ClassLabel
+
+    if column in train.features and not isinstance(train.features[column], ClassLabel):
+        train = train.class_encode_column(column)
+    return label_groups(train)
 
 
 def _splits(name: str, spec: DatasetSpec, source: str, data_root: str | None) -> tuple[DatasetDict, bool]:
