@@ -1,6 +1,6 @@
 """Which stock classifiers of transformers work with a label table, and why the others do not.
 
-    python benchmarks/architectures.py                                # all of them, about four minutes on one core
+    python benchmarks/architectures.py                                # all of them, about five minutes on one core
     python benchmarks/architectures.py --only llama image/vit         # names that contain one of these
     python benchmarks/architectures.py --results architectures.jsonl  # a line each; a second run goes on from there
     python benchmarks/architectures.py --output architectures.md      # the tables to a file as well

@@ -32,7 +32,7 @@ def _forwarded(name: str) -> property:
 class LwALConfig(PreTrainedConfig):
     """Configuration of a classifier whose targets are learned label vectors.
 
-    Args:
+    Attributes:
         encoder_config: configuration of the stock classifier that embeds the input; its ``num_labels`` is kept equal
             to ``embedding_dim``.
         task: "text", "image" or "audio"; which stock ``...For...Classification`` family the encoder belongs to.
