@@ -15,16 +15,11 @@ class FieldHelp(Extension):
 
     def on_attribute_instance(self, *, node: Any, attr: Attribute, **kwargs: Any) -> None:
         """Take the help text where the attribute has no docstring of its own."""
-        text = help_of(getattr(node, "value", None))
-        if text is not None and attr.docstring is None:
+        value = getattr(node, "value", None)
+        if attr.docstring is not None or not (isinstance(value, ast.Call) and ast.unparse(value.func) == "field"):
+            return
+        given = {keyword.arg: ast.unparse(keyword.value) for keyword in value.keywords}
+        text = ast.literal_eval(given.get("metadata", "{}")).get("help")
+        if text is not None:
             attr.docstring = Docstring(text, lineno=attr.lineno, parent=attr)
-            attr.value = None  # the default is in the text; the whole call of field() would only hide it
-
-
-def help_of(value: ast.expr | None) -> str | None:
-    """Help text of a call of ``field``, or None."""
-    if not (isinstance(value, ast.Call) and ast.unparse(value.func) == "field"):
-        return None
-    metadata = next((keyword.value for keyword in value.keywords if keyword.arg == "metadata"), None)
-    found = ast.literal_eval(metadata) if metadata is not None else {}
-    return found.get("help")
+            attr.value = given.get("default")  # what a reader of the signature wants to see, not the call of field()

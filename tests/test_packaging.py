@@ -19,8 +19,8 @@ LAYERS = [
     *("label_rows", "label_table", "label_table_file", "hub_code"),
     *(
         "configuration_lwal",
-        "head_start",
         "heads",
+        "head_start",
         "start",
         "inference",
         "label_editing",

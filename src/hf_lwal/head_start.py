@@ -8,6 +8,7 @@ sentence embeddings it costs the nearest class mean three points before the firs
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from .distributed import broadcast_
 from .functional import IGNORE_INDEX, class_sums
+from .heads import is_plain_linear
 
 LEAST_SHRINKAGE = 0.3
 """Share of the identity in the within-class covariance that is always kept."""
@@ -116,9 +118,9 @@ def suited_size(weight: Tensor, learning_rate: float | None) -> float:
     return min(1.0, max(wanted, learning_rate / LARGEST_RELATIVE_STEP) / size)
 
 
-def can_start(layer: nn.Module) -> bool:
+def can_start(layer: Any) -> bool:
     """Whether the layer is a plain linear one whose weights may be written: no adapter around it, not quantised."""
-    if type(layer) is not nn.Linear or not layer.weight.is_floating_point() or not layer.weight.requires_grad:
+    if not is_plain_linear(layer) or not layer.weight.is_floating_point() or not layer.weight.requires_grad:
         return False
     return layer.weight.shape == (layer.out_features, layer.in_features)  # not so where FSDP flattens weights
 

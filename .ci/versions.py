@@ -1,0 +1,68 @@
+"""Bounds of the dependencies in pyproject.toml, for testing with the oldest and the newest versions.
+
+    python .ci/versions.py lowest      # every package at its lower bound, as a constraints file of pip
+    python .ci/versions.py installed   # what this environment has instead
+
+It runs in the environment under test and needs the package ``packaging`` there.
+"""
+
+import sys
+import tomllib
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
+
+
+def lower_bounds(pyproject: Path) -> dict[str, str]:
+    """Lower bound of every dependency, those of all extras included.
+
+    Args:
+        pyproject: file to read.
+
+    Returns:
+        Package name → version, sorted by name; without the project itself, which its extras name.
+
+    Raises:
+        ValueError: a dependency has no single lower bound, or two different ones.
+    """
+    project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
+    listed = [project.get("dependencies", []), *project.get("optional-dependencies", {}).values()]
+    bounds: dict[str, str] = {}
+    for requirement in (Requirement(line) for lines in listed for line in lines):
+        if requirement.name == project["name"]:
+            continue
+        lowest = [specifier.version for specifier in requirement.specifier if specifier.operator in (">=", "==", "~=")]
+        if len(lowest) != 1:
+            raise ValueError(
+                f"The dependency {str(requirement)!r} needs one lower bound, such as {requirement.name}>=1."
+            )
+        if bounds.setdefault(requirement.name, lowest[0]) != lowest[0]:
+            raise ValueError(f"{requirement.name} has two lower bounds, {bounds[requirement.name]} and {lowest[0]}.")
+    return dict(sorted(bounds.items(), key=lambda item: item[0].lower()))
+
+
+def constraints(bounds: dict[str, str]) -> str:
+    """Lines of a constraints file that leave pip nothing but the bounds."""
+    return "".join(f"{name}=={bound}\n" for name, bound in bounds.items())
+
+
+def installed(bounds: dict[str, str]) -> str:
+    """One line per package: name, lower bound, and the installed version."""
+    lines = [f"{'package':32} {'lowest':10} installed\n"]
+    for name, bound in bounds.items():
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            found = "-"
+        lines.append(f"{name:32} {bound:10} {found}\n")
+    return "".join(lines)
+
+
+if __name__ == "__main__":
+    choices = {"lowest": constraints, "installed": installed}
+    if len(sys.argv) != 2 or sys.argv[1] not in choices:
+        sys.exit(f"usage: python .ci/versions.py {{{'|'.join(choices)}}}")
+    print(choices[sys.argv[1]](lower_bounds(PYPROJECT)), end="")

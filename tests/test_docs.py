@@ -1,0 +1,198 @@
+"""The documentation says what is true: names that exist, settings as they are, links that lead somewhere."""
+
+import re
+import shlex
+import subprocess
+import sys
+from html.parser import HTMLParser
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import yaml
+from markdown_it import MarkdownIt
+
+import hf_lwal
+from hf_lwal import LwALConfig, LwALTrainingArguments
+from hf_lwal.benchmark.grid import load_grids
+from hf_lwal.cli import build_parser
+from hf_lwal.objectives import build_objective
+from hf_lwal.presets import DEFAULT, PAPER, PRESETS
+
+PROJECT = Path(__file__).parents[1]
+DOCS = PROJECT / "docs"
+PAGES = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
+PUBLIC_MODULES = [
+    *("functional", "objectives.Objective", "metrics", "hierarchy", "plots", "open_set", "label_editing", "export"),
+]
+
+
+def text_of(page):
+    return (DOCS / page).read_text(encoding="utf-8")
+
+
+def named(dotted):
+    """The object that a dotted name stands for: the longest module in it, then attributes."""
+    parts = dotted.split(".")
+    for end in range(len(parts), 0, -1):
+        try:
+            found = import_module(".".join(parts[:end]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[end:]:
+            found = getattr(found, part)
+        return found
+    raise ModuleNotFoundError(dotted)
+
+
+def in_code(text):
+    """``file.py: name`` in ``text`` as dotted names."""
+    spans = re.findall(r"`([\w/]+)\.py: ([\w.]+)`", text)
+    return ["hf_lwal." + file.replace("/", ".") + "." + name for file, name in spans]
+
+
+def section(page, heading):
+    return re.search(rf"^## {heading}$(.*?)(?=^## |\Z)", text_of(page), re.MULTILINE | re.DOTALL).group(1)
+
+
+def table_rows(text):
+    """Cells of the table rows in ``text``, without header and rule."""
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    return rows[2:]
+
+
+# -- the paper, line by line ----------------------------------------------------------------------------------------
+
+
+def test_what_the_paper_page_names_exists():
+    names = in_code(text_of("paper_to_code.md"))
+    assert len(names) > 60
+    for name in names:
+        assert named(name) is not None
+
+
+def test_a_name_in_the_wrong_notation_is_not_passed_over():
+    """A file named otherwise than ``file.py: name`` would be checked by nothing."""
+    text = text_of("paper_to_code.md")
+    files = re.findall(r"[\w/]+\.py(?!\w)", re.sub(r"`tests/\w+\.py`", "", text))
+    assert len(files) == len(in_code(text))
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_every_equation_has_its_functions(number):
+    rows = {row[0]: row[-1] for row in table_rows(section("paper_to_code.md", "Equations"))}
+    names = in_code(rows[f"Eq. ({number})"])
+    cited = [re.findall(r"\((\d)\)", line) for name in names for line in re.findall(r"Eq\. .*", named(name).__doc__)]
+    assert str(number) in sum(cited, []), "the docstring of one of them cites the equation"
+
+
+def test_the_presets_are_the_methods_that_the_page_says(tmp_path):
+    said = {}
+    for names, _, code in table_rows(section("paper_to_code.md", "Methods that the paper compares")):
+        said |= dict.fromkeys(re.findall(r"`(paper:[^`]+)`", names), named(in_code(code)[0]))
+    assert set(said) == {name for name in PRESETS if name.startswith("paper:")}
+    for name, objective in said.items():
+        settings = LwALTrainingArguments(str(tmp_path), lwal_preset=name).resolve_lwal()
+        assert type(build_objective(settings)) is objective
+
+
+def test_what_the_default_preset_changes_is_what_the_page_says():
+    fields = LwALConfig.__dataclass_fields__
+    changed = {
+        name: tuple(str(preset.get(name, fields[name].default)) for preset in (DEFAULT, PAPER))
+        for name in {**DEFAULT, **PAPER}
+    }
+    changed = {name: values for name, values in changed.items() if values[0] != values[1]}
+    rows = table_rows(section("paper_to_code.md", "What the default preset changes"))
+    assert {row[0].strip("`"): (row[1].strip("`"), row[2].strip("`")) for row in rows} == changed
+
+
+def test_the_commands_of_the_paper_page_cover_its_experiments():
+    commands = re.findall(r"`(hf-lwal [^`]+)`", section("paper_to_code.md", "Experiments"))
+    parsed = [build_parser().parse_args(shlex.split(command)[1:]) for command in commands]
+    runs = [options for options in parsed if options.command == "compare"]
+    pairs = {(dataset, model) for run in runs for dataset in run.dataset for model in run.model}
+    grids = load_grids("paper")
+    assert pairs == {(dataset, model) for grid in grids for dataset in grid.datasets for model in grid.models}
+    assert {options.command for options in parsed} == {"compare", "report", "hierarchy"}
+
+
+# -- reference and navigation ---------------------------------------------------------------------------------------
+
+
+def documented():
+    """What the reference pages generate from docstrings."""
+    return {name for page in PAGES for name in re.findall(r"^::: ([\w.]+)$", text_of(page), re.MULTILINE)}
+
+
+def test_every_public_name_has_its_place_in_the_reference():
+    wanted = [*hf_lwal.__all__, *PUBLIC_MODULES]
+    assert {f"hf_lwal.{name}" for name in wanted} <= documented()
+
+
+def test_what_the_reference_shows_exists_and_says_what_it_is():
+    for name in documented():
+        assert named(name).__doc__, f"{name} has no docstring"
+
+
+def nav_pages(entries):
+    for entry in entries:
+        value = next(iter(entry.values())) if isinstance(entry, dict) else entry
+        yield from nav_pages(value) if isinstance(value, list) else [value]
+
+
+def test_every_page_is_in_the_navigation():
+    site = yaml.safe_load((PROJECT / "mkdocs.yml").read_text(encoding="utf-8"))
+    assert sorted(nav_pages(site["nav"])) == PAGES, "give the page its place in the nav of mkdocs.yml"
+
+
+def links(path):
+    tokens = MarkdownIt("commonmark").enable("table").parse(path.read_text(encoding="utf-8"))
+    inline = [child for token in tokens for child in token.children or []]
+    return [token.attrGet("href") or token.attrGet("src") for token in inline if token.type in ("link_open", "image")]
+
+
+@pytest.mark.parametrize("page", [f"docs/{page}" for page in PAGES] + ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_lead_somewhere(page):
+    path = PROJECT / page
+    for link in links(path):
+        if "://" not in link and not link.startswith("#"):
+            target = path.parent / link.partition("#")[0]
+            assert target.exists(), f"{page} links to {link}"
+            assert DOCS not in path.parents or DOCS in target.resolve().parents, f"{link} is outside of the site"
+
+
+# -- the site -------------------------------------------------------------------------------------------------------
+
+
+class Loads(HTMLParser):
+    """Collects what a browser fetches when it shows a page, and the anchors of the page."""
+
+    def __init__(self):
+        super().__init__()
+        self.fetched, self.anchors = [], set()
+
+    def handle_starttag(self, tag, attrs):
+        attrs = dict(attrs)
+        self.anchors.add(attrs.get("id"))
+        if tag in ("script", "img", "iframe"):
+            self.fetched.append(attrs.get("src"))
+        if tag == "link" and attrs.get("rel") in ("stylesheet", "icon", "preconnect", "preload"):
+            self.fetched.append(attrs.get("href"))
+
+
+def test_the_site_builds_without_a_warning_and_fetches_nothing_from_elsewhere(tmp_path):
+    pytest.importorskip("mkdocs")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    anchors = set()
+    pages = sorted(tmp_path.rglob("*.html"))
+    assert len(pages) > len(PAGES)  # and the page for addresses that do not exist
+    for page in pages:
+        loads = Loads()
+        loads.feed(page.read_text(encoding="utf-8"))
+        assert [source for source in loads.fetched if source and re.match(r"(https?:)?//", source)] == []
+        anchors |= loads.anchors
+    assert {f"hf_lwal.{name}" for name in hf_lwal.__all__} <= anchors
+    assert "hf_lwal.LwALTrainingArguments.lwal_memory" in anchors  # fields are documented by their help texts
