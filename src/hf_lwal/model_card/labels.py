@@ -23,6 +23,7 @@ SETTINGS = (
     "learn_scale",
     "repel_weight",
     "initial_labels",
+    "initial_head",
 )
 
 
