@@ -1,8 +1,8 @@
 """Tiny models and data for the examples' `--smoke`: seconds instead of hours, no network, nothing left behind.
 
 `arguments` gives a command line that points to what was made, so that a smoke run takes the same way through a script
-as a real one. Texts are from CLINC150 and pictures from Fashion-MNIST, which travel with hf-lwal; sounds are
-sine waves. The models have random weights: their accuracies mean nothing.
+as a real one. Texts are from CLINC150, which travels with hf-lwal. The models have random weights: their
+accuracies mean nothing.
 """
 
 import atexit
@@ -11,27 +11,19 @@ from pathlib import Path
 
 import numpy as np
 from datasets import Dataset
-from transformers import (
-    BertConfig,
-    BertModel,
-    ViTConfig,
-    ViTImageProcessor,
-    ViTModel,
-    Wav2Vec2Config,
-    Wav2Vec2FeatureExtractor,
-    Wav2Vec2Model,
-    set_seed,
-)
+from transformers import BertConfig, BertModel, set_seed
 
 from hf_lwal.data import load_embedded
 
 SIZES = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
 # With the stock spread of 0.02, made for 768 units, the features of so small a model hardly differ.
 TRANSFORMER = {**SIZES, "initializer_range": 0.2, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-LOOP = ("--max_steps 4 --per_device_train_batch_size 8 --per_device_eval_batch_size 32 --learning_rate 1e-3").split()
-TRAINER = "--use_cpu true --report_to none --logging_steps 2 --disable_tqdm true".split()
+LOOP = [
+    *("--max_steps", "4", "--learning_rate", "1e-3"),
+    *("--per_device_train_batch_size", "8", "--per_device_eval_batch_size", "32"),
+]
+TRAINER = ["--use_cpu", "true", "--report_to", "none", "--logging_steps", "2", "--disable_tqdm", "true"]
 INTENTS = ("translate", "book_flight", "timer", "weather", "balance", "transfer")
-CLOTHES = ("Trouser", "Coat", "Sandal", "Bag")
 ROWS = {"train": 16, "validation": 8, "test": 8}
 """Rows per label."""
 
@@ -57,27 +49,6 @@ def texts(split):
     return Dataset.from_dict({"text": rows["text"][:], **columns})
 
 
-def pairs(split):
-    """Two requests each, and whether they ask for the same."""
-    rows, per_label = texts(split), ROWS[split]
-    first = np.arange(len(rows))
-    second = {"same": first ^ 1, "different": (first + per_label) % len(rows)}  # rows are sorted by label
-    texts_of = {label: rows.select(order)["text"][:] for label, order in second.items()}
-    labels = [label for label in second for _ in first]
-    hypotheses = [text for label in second for text in texts_of[label]]
-    return Dataset.from_dict({"premise": rows["text"][:] * 2, "hypothesis": hypotheses, "label": labels})
-
-
-def sounds(split):
-    """Sine waves of four pitches, 0.1 seconds at 4 kHz."""
-    generator, labels = np.random.default_rng(len(split)), np.arange(4 * ROWS[split]) % 4
-    phase = generator.uniform(0.0, 2.0 * np.pi, (len(labels), 1))
-    waves = np.sin(np.arange(400) * (0.1 * 1.6 ** labels[:, None]) + phase)  # (rows, 400)
-    audio = [{"array": wave.astype(np.float32), "sampling_rate": 4000} for wave in waves]
-    names = [("low", "medium", "high", "shrill")[label] for label in labels]
-    return Dataset.from_dict({"audio": audio, "label": names})
-
-
 def data_folder(make):
     """One parquet file per split, with label columns as datasets on the Hub have them."""
     made = folder()
@@ -97,36 +68,15 @@ def text_model():
     special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
     tokenizer = Tokenizer(models.WordLevel(unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.train_from_iterator(texts("train")["text"], trainers.WordLevelTrainer(special_tokens=[*special.values()]))
+    tokenizer.train_from_iterator(
+        texts("train")["text"], trainers.WordLevelTrainer(special_tokens=[*special.values()])
+    )
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     made = folder()
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=64, **special).save_pretrained(made)
     set_seed(0)
     config = BertConfig(vocab_size=tokenizer.get_vocab_size(), max_position_embeddings=64, **TRANSFORMER)
     BertModel(config).save_pretrained(made)
-    return made
-
-
-def image_model():
-    """A ViT for 28 x 28 pixels in colour."""
-    made = folder()
-    ViTImageProcessor(size={"height": 28, "width": 28}).save_pretrained(made)
-    set_seed(0)
-    ViTModel(ViTConfig(image_size=28, patch_size=7, **TRANSFORMER)).save_pretrained(made)
-    return made
-
-
-def audio_model():
-    """A wav2vec 2.0 for 4 kHz."""
-    made = folder()
-    Wav2Vec2FeatureExtractor(sampling_rate=4000, return_attention_mask=True).save_pretrained(made)
-    set_seed(0)
-    convolutions = {"conv_dim": [16, 16], "conv_kernel": [8, 4], "conv_stride": [4, 4], "num_feat_extract_layers": 2}
-    positions = {"num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 2}
-    config = Wav2Vec2Config(
-        **SIZES, **convolutions, **positions, feat_extract_norm="layer", initializer_range=0.2, classifier_proj_size=64
-    )
-    Wav2Vec2Model(config).save_pretrained(made)
     return made
 
 
@@ -140,23 +90,9 @@ def text_files():
     return given
 
 
-def image_folder():
-    """Pictures in a folder per split and label."""
-    made, splits = folder(), load_embedded("fashion_mnist")
-    for split in ("train", "test"):
-        for number, row in enumerate(some_rows(splits[split], CLOTHES, ROWS[split])):
-            path = made / split / splits[split].features["label"].int2str(row["label"]) / f"{number}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            row["image"].save(path)
-    return made
-
-
 KINDS = {
     "files": text_files,
     "texts": lambda: ["--model_name_or_path", text_model(), "--dataset", data_folder(texts)],
-    "pairs": lambda: ["--model_name_or_path", text_model(), "--dataset", data_folder(pairs)],
-    "images": lambda: ["--model_name_or_path", image_model(), "--dataset", image_folder()],
-    "sounds": lambda: ["--model_name_or_path", audio_model(), "--dataset", data_folder(sounds)],
 }
 
 

@@ -5,10 +5,10 @@
         examples/text_classification_no_trainer.py --dataset my-folder --output_dir out
     python examples/text_classification_no_trainer.py --smoke        # 4 steps of a tiny model, about 10 seconds
 
-The data set has splits "train" and "validation" or "test", and columns "text" and "label". Nothing in the loop knows of
-label vectors: the model keeps its own class means in every training forward with labels (`model.label_tracking` is
-"forward"), over all processes. Only the start pass is called by hand. Gradient accumulation would take each micro-batch
-for a step of the label table; LwALTrainer does better there.
+The data set has splits "train" and "validation" or "test", and columns "text" and "label". Nothing in the loop knows
+of label vectors: the model keeps its own class means in every training forward with labels (`model.label_tracking` is
+"forward"), over all processes. Only the start pass is called by hand. With gradient accumulation each micro-batch
+would be a step of the label table; LwALTrainer does better there.
 
 Time: that of transformers' run_glue_no_trainer.py, and before the first step one forward pass over 16 rows per label.
 Departs from the paper: this library's default preset instead of Algorithm 1 to the letter.
@@ -92,7 +92,8 @@ def main():
     )
     model.train()
     bar = tqdm(total=options.max_steps, disable=not accelerator.is_local_main_process)
-    while bar.n < options.max_steps:
+    step = 0  # a bar that is not shown counts nothing
+    while step < options.max_steps:
         for batch in train_loader:
             accelerator.backward(model(**batch).loss)
             accelerator.clip_grad_norm_(model.parameters(), 1.0)
@@ -100,7 +101,8 @@ def main():
             schedule.step()
             optimizer.zero_grad()
             bar.update()
-            if bar.n == options.max_steps:
+            step += 1
+            if step == options.max_steps:
                 break
 
     model.eval()  # brings the label vectors up to date
