@@ -7,12 +7,13 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import trajectory
 from tiny_models import tiny_config
 from toy import separable_images, separable_text
 from trajectory import WORLD_SIZE
 from transformers import AutoModelForImageClassification, AutoModelForSequenceClassification, set_seed
 
-from hf_lwal import LwALTrainer, LwALTrainingArguments
+from hf_lwal import LwALTrainer
 from hf_lwal.objectives import StaticLabel
 
 LABELS = 5
@@ -34,22 +35,9 @@ def rows_of(name, rows, seed=0):
 
 
 def arguments(folder, method=None, **options):
-    defaults = {
-        "use_cpu": True,
-        "report_to": "none",
-        "disable_tqdm": True,
-        "dataloader_pin_memory": False,
-        "save_strategy": "no",
-        "logging_steps": 1,
-        "optim": "sgd",
-        "learning_rate": 0.05,
-        "lr_scheduler_type": "constant",
-        "per_device_train_batch_size": 8,
-        "per_device_eval_batch_size": 64,
-        "max_steps": 9,
-    }
+    own = {"per_device_train_batch_size": 8, "per_device_eval_batch_size": 64, "max_steps": 9, "seed": 42}
     chosen = {} if method is None else options_of(method)
-    return LwALTrainingArguments(str(folder), **{**defaults, **chosen, **options})
+    return trajectory.arguments(folder, **{**own, **chosen, **options})
 
 
 def train(name, method, folder, rows=24, data=None, checkpoint=None, **options):
