@@ -180,6 +180,31 @@ def test_a_killed_run_resumes_without_redoing_finished_cells(tmp_path):
     assert [record["key"] for record in read_lines(output)] == [cell.key for cell in cells]
 
 
+def test_other_seeds_run_at_the_best_rate_of_the_first(tmp_path):
+    output = tmp_path / "results.jsonl"
+    words = ["compare", "--dataset", "fashion_mnist", "--model", "mlp", "--method", "one_hot", "default"]
+    flags = ["--learning-rate", "1e-9", "1e-2", "--seed", "7", "8", "9", "--steps", "12", "--evaluations", "2"]
+    command = [*words, *flags, "--train-rows", "120", "--test-rows", "40", "--tune-first", "--output", str(output)]
+    assert cli.main(command) == 0
+    records = read_lines(output)
+    rates = {method: {} for method in ("one_hot", "default")}
+    for record in records:
+        settings = record["settings"]
+        rates[settings["method"]["name"]].setdefault(settings["seed"], set()).add(settings["learning_rate"])
+    best = {
+        method: max(
+            (one for one in records if one["settings"]["method"]["name"] == method and one["settings"]["seed"] == 7),
+            key=lambda one: max(accuracy for _, accuracy in one["curve"][1:]),
+        )["settings"]["learning_rate"]
+        for method in rates
+    }
+    assert best["one_hot"] == 1e-2
+    assert rates == {method: {7: {1e-9, 1e-2}, 8: {best[method]}, 9: {best[method]}} for method in rates}
+    before = output.read_bytes()
+    assert cli.main(command) == 0
+    assert output.read_bytes() == before
+
+
 @pytest.mark.slow
 def test_two_processes_share_a_grid(tmp_path):
     output = tmp_path / "results.jsonl"

@@ -1,6 +1,7 @@
 """Grids: named methods and presets are valid, cells have lasting keys, selections mean what they say."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +42,13 @@ def test_every_preset_builds_a_grid(preset):
     assert {cell.seed for cell in cells} == {12, 123, 1234}
     assert "one_hot_class_means" in {cell.method["name"] for cell in cells}
     assert all(DATASETS[cell.dataset].kind == MODELS[cell.model].kind for cell in cells)
+
+
+@pytest.mark.parametrize("file", sorted((Path(__file__).parents[1] / "benchmarks" / "grids").glob("*.yaml")), ids=str)
+def test_every_kept_grid_can_be_built(file):
+    cells = unique_cells(load_grids(str(file)), None)
+    assert {cell.seed for cell in cells} == {12, 123, 1234}
+    assert {"one_hot"} < {cell.method["name"] for cell in cells}
 
 
 def test_the_papers_settings_are_the_papers():

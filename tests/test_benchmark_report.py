@@ -110,6 +110,12 @@ def test_every_learning_rate_names_its_winner(table):
     assert rows["absent"] == ["", "not run"]
 
 
+def test_a_rate_that_was_tried_with_fewer_seeds_does_not_win():
+    lucky = line("half", 0.5, 1, [0.1, 0.2, 0.95])
+    (found,) = tables([*LINES, lucky], PLAN)
+    assert found.tuned("half").learning_rate == 0.1
+
+
 def test_the_same_figures_as_csv(table):
     rows = {(row["method"], row["learning_rate"]): row for row in csv.DictReader(csv_text([table]).splitlines())}
     assert len(rows) == 7

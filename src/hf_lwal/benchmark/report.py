@@ -19,6 +19,11 @@ MEASURES: dict[str, Callable[[Entry], MeanAndSd | None]] = {
     "AUAC": lambda entry: entry.auac,
 }
 """Column → measure; in each the highest mean wins."""
+STRUCTURE = {
+    "correlation": {"euclidean": "correlation, Euclidean", "cosine": "correlation, cosine"},
+    "disparity": {"euclidean": "disparity, Euclidean", "cosine": "disparity, cosine"},
+}
+"""Measure of label vectors → distance → column."""
 COLUMNS = (
     *("method", "learning rate", *MEASURES, "macro-F1"),
     *("steps to reference", "steps saved, %", "time saved, %", "training, s", "seeds"),
@@ -123,6 +128,7 @@ def markdown(tables: Sequence[Table], pictures: Mapping[Setting, str]) -> str:
             for name in ("best", "AUAC"):
                 rows = rate_rows(table, MEASURES[name], _bold)
                 parts += [f"{name} at every learning rate:", markdown_table(header, rows)]
+        parts += structure_parts(table)
         if table.setting in pictures:
             parts.append(f"![test accuracy over steps]({pictures[table.setting]})")
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -152,6 +158,33 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table in GitHub's Markdown."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def structure_parts(table: Table) -> list[str]:
+    """A sentence and a table on label vectors; nothing where no line measured them.
+
+    Args:
+        table: a setting's.
+    """
+    measured = [run.structure for entry in table.entries for run in entry.runs if run.structure]
+    references = [found for found in measured if found["reference"]]
+    if not references:
+        return []
+    kind, largest = references[0]["reference"], references[0]["largest"]
+    reference = "the labels' distances in WordNet" if kind == "wordnet" else "the known groups of the labels"
+    sentence = (
+        f"Label vectors against {reference}: **correlation**, Kendall's τ-b of every label's distances to the others, "
+        f"0 by chance and at most {largest:.3f} here"
+    )
+    sentence += "; **disparity** of the two maps, 0 at best." if kind == "wordnet" else "."
+    columns = [(measure, metric) for measure in STRUCTURE for metric in STRUCTURE[measure]]
+    entries = [entry for entry in map(table.tuned, table.methods) if entry.structure("correlation", "euclidean")]
+    kept = [column for column in columns if any(entry.structure(*column) for entry in entries)]
+    rows = [
+        [entry.method, f"{entry.learning_rate:g}", *(spread(entry.structure(*column), 3) for column in kept)]
+        for entry in entries
+    ]
+    return [sentence, markdown_table(["method", "learning rate", *(STRUCTURE[m][d] for m, d in kept)], rows)]
 
 
 def latex(tables: Sequence[Table]) -> str:

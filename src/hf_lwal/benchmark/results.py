@@ -59,9 +59,14 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return records
 
 
-def finished_keys(records: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Keys of the cells that need not run again; those that failed do."""
-    return {record["key"] for record in records if "error" not in record}
+def finished_keys(records: Iterable[Mapping[str, Any]], structure: bool = False) -> set[str]:
+    """Keys of the cells that need not run again; those that failed do.
+
+    Args:
+        records: lines of a file of results.
+        structure: only lines that hold a measure of the label vectors count.
+    """
+    return {record["key"] for record in records if "error" not in record and ("structure" in record or not structure)}
 
 
 def plan_path(results: Path) -> Path:

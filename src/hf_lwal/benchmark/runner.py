@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import CommandError
 from .grid import Cell
@@ -20,14 +20,20 @@ from .results import append_line, drop_torn_line, finished_keys, read_lines, wri
 logger = logging.getLogger(__name__)
 
 
-def pending_cells(cells: Sequence[Cell], output: Path) -> list[Cell]:
+def pending_cells(cells: Sequence[Cell], output: Path, structure: bool = False) -> list[Cell]:
     """The cells without a finished line in the file of results, after a torn last line of it was cut off."""
     drop_torn_line(output)
-    done = finished_keys(read_lines(output)) if output.exists() else set()
+    done = finished_keys(read_lines(output), structure) if output.exists() else set()
     return [cell for cell in cells if cell.key not in done]
 
 
-def run_grid(cells: Sequence[Cell], output: Path, data_root: str | None = None, processes: int = 1) -> list[str]:
+def run_grid(
+    cells: Sequence[Cell],
+    output: Path,
+    data_root: str | None = None,
+    processes: int = 1,
+    structure: bool = False,
+) -> list[str]:
     """Run cells and append a line for each; those that are finished in ``output`` are left out.
 
     A cell that fails gets a line with "error", does not stop the others, and runs again at the next call.
@@ -37,19 +43,22 @@ def run_grid(cells: Sequence[Cell], output: Path, data_root: str | None = None, 
         output: file of results; the plan is written beside it.
         data_root: folder with one folder per data set, or None.
         processes: number of worker processes; they share the GPUs there are.
+        structure: also measure what the label vectors say about the labels, and keep them beside the results; cells
+            that ran without run again.
 
     Returns:
         One sentence for each cell that failed.
     """
     output.parent.mkdir(parents=True, exist_ok=True)
     write_plan(output, {cell.key: cell.settings for cell in cells})
-    waiting = pending_cells(cells, output)
+    waiting = pending_cells(cells, output, structure)
+    place = Place(output, data_root, vectors_folder(output) if structure else None)
     run = _in_this_process if processes == 1 else _in_workers
     errors = []
     # The generator is closed at once when interrupted, so that no worker outlives the command.
     with (
         _bar(len(cells), len(cells) - len(waiting)) as bar,
-        closing(run(waiting, output, data_root, processes, bar)) as finished,
+        closing(run(waiting, place, processes, bar)) as finished,
     ):
         for cell, record in finished:
             bar.update()
@@ -59,20 +68,39 @@ def run_grid(cells: Sequence[Cell], output: Path, data_root: str | None = None, 
     return errors
 
 
+def vectors_folder(output: Path) -> Path:
+    """The folder beside the results with a table of label vectors per training."""
+    return output.with_suffix(".vectors")
+
+
+class Place(NamedTuple):
+    """Where a worker reads and writes.
+
+    Attributes:
+        output: file of results.
+        data_root: folder with one folder per data set, or None.
+        vectors: folder for label vectors, or None.
+    """
+
+    output: Path
+    data_root: str | None
+    vectors: Path | None
+
+
 def run_and_append(
-    cell: Cell, output: Path, data_root: str | None, on_accuracy: Callable[[int, float], None] | None = None
+    cell: Cell, place: Place, on_accuracy: Callable[[int, float], None] | None = None
 ) -> dict[str, Any]:
     """Run one cell and append its line; returns the line."""
     from .training import run_cell
 
     try:
-        result = run_cell(cell, data_root, on_accuracy)
+        result = run_cell(cell, place.data_root, on_accuracy, place.vectors)
     except Exception as error:  # whatever stopped this cell, the others can still run
         logger.debug("A cell failed.", exc_info=True)
         kind = "" if isinstance(error, CommandError) else f"{type(error).__name__}: "
         result = {"error": kind + " ".join(str(error).split())}
     record = {"key": cell.key, "settings": cell.settings, **result}
-    append_line(output, record)
+    append_line(place.output, record)
     return record
 
 
@@ -91,7 +119,7 @@ def _bar(total: int, done: int) -> Any:
 
 
 def _in_this_process(
-    cells: Sequence[Cell], output: Path, data_root: str | None, _: int, bar: Any
+    cells: Sequence[Cell], place: Place, _: int, bar: Any
 ) -> Generator[tuple[Cell, dict[str, Any]], None, None]:
     _quieten()
     _choose_gpu(0)
@@ -99,21 +127,19 @@ def _in_this_process(
         bar.set_description(f"{cell.dataset} {cell.model} {cell.method['name']}")
         yield (
             cell,
-            run_and_append(
-                cell, output, data_root, lambda step, accuracy: bar.set_postfix_str(f"step {step}: {accuracy:.1%}")
-            ),
+            run_and_append(cell, place, lambda step, accuracy: bar.set_postfix_str(f"step {step}: {accuracy:.1%}")),
         )
 
 
 def _in_workers(
-    cells: Sequence[Cell], output: Path, data_root: str | None, processes: int, bar: Any
+    cells: Sequence[Cell], place: Place, processes: int, bar: Any
 ) -> Generator[tuple[Cell, dict[str, Any]], None, None]:
     context = multiprocessing.get_context("spawn")  # a fork would inherit threads and the GPU's state
     turns = context.Value("i", 0)
     threads = max(1, (os.cpu_count() or 1) // processes)
     workers = ProcessPoolExecutor(processes, context, _start_worker, (turns, threads))
     try:
-        running = {workers.submit(run_and_append, cell, output, data_root): cell for cell in cells}
+        running = {workers.submit(run_and_append, cell, place): cell for cell in cells}
         for future in as_completed(running):
             yield running[future], future.result()
     except BrokenProcessPool as error:

@@ -47,6 +47,7 @@ class Run(NamedTuple):
         start_samples: rows of the start pass.
         rows: "train" and "test".
         device: processor or GPU.
+        structure: what `structure.measure_structure` found, or None.
     """
 
     seed: int
@@ -57,6 +58,7 @@ class Run(NamedTuple):
     start_samples: int
     rows: Mapping[str, int]
     device: str
+    structure: Mapping[str, Any] | None = None
 
     @property
     def accuracies(self) -> list[float]:
@@ -111,6 +113,15 @@ class Entry:
         """Seconds of training without evaluations, the start pass included."""
         return self.over_seeds(lambda run: run.seconds["training"] + run.seconds["start"])
 
+    def structure(self, measure: str, metric: str) -> MeanAndSd | None:
+        """A measure of the label vectors over the seeds where it is defined.
+
+        Args:
+            measure: "correlation" or "disparity".
+            metric: "euclidean" or "cosine".
+        """
+        return _mean((run.structure or {}).get(measure, {}).get(metric) for run in self.runs)
+
 
 class Speed(NamedTuple):
     """How fast a method reaches the tuned reference's best accuracy; None where it never does.
@@ -150,9 +161,12 @@ class Table(NamedTuple):
         return next(found, None)
 
     def tuned(self, method: str) -> Entry:
-        """The method at the learning rate with the highest mean best accuracy; at its first where nothing ran."""
+        """The method at the learning rate with the highest mean best accuracy; at its first where nothing ran.
+
+        Only rates with the most seeds count: one that was tried with a single seed may have been lucky.
+        """
         own = [entry for entry in self.entries if entry.method == method]
-        return max(own, key=lambda entry: -1.0 if entry.best is None else entry.best.mean)
+        return max(own, key=lambda entry: (len(entry.runs), -1.0 if entry.best is None else entry.best.mean))
 
     @property
     def reference(self) -> Entry | None:
@@ -241,6 +255,7 @@ def _run(record: Mapping[str, Any]) -> Run:
         start_samples=record["start_samples"],
         rows=record["rows"],
         device=record["machine"]["device"],
+        structure=record.get("structure"),
     )
 
 

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from .grid import OPTIMIZERS, Cell, batch_rows
 from .methods import OWN_FIELDS
 from .models import build_model, model_rows, model_spec
 from .rows import Rows
+from .structure import structure_of
 
 EVALUATION_ROWS = 256
 """Rows per batch when measuring."""
@@ -93,14 +95,18 @@ def synchronize() -> None:
 
 
 def run_cell(
-    cell: Cell, data_root: str | None, on_accuracy: Callable[[int, float], None] | None = None
+    cell: Cell,
+    data_root: str | None,
+    on_accuracy: Callable[[int, float], None] | None = None,
+    vectors_folder: Path | None = None,
 ) -> dict[str, Any]:
-    """Train one cell; nothing is written.
+    """Train one cell; nothing is written but label vectors, if asked for.
 
     Args:
         cell: its settings.
         data_root: folder with one folder per data set, or None.
         on_accuracy: called with the step and the accuracy of every evaluation.
+        vectors_folder: where to keep the label vectors; None neither keeps nor measures them.
 
     Returns:
         What its line in the file of results holds besides key and settings; accuracies in 0…1.
@@ -114,6 +120,9 @@ def run_cell(
         summary = trainer.train().metrics
         if trainer.curve[-1][0] != trainer.state.global_step:
             trainer.evaluate()
+    structure = {}
+    if vectors_folder is not None:
+        structure = {"structure": structure_of(cell, trainer, rows, data, data_root, vectors_folder)}
     start: dict[str, Any] = next((entry for entry in trainer.state.log_history if "start_seconds" in entry), {})
     refreshes = sum(entry.get("eval_refresh_seconds", 0.0) for entry in trainer.state.log_history)
     start_seconds = float(start.get("start_seconds", 0.0))
@@ -134,6 +143,7 @@ def run_cell(
         "weights": "pretrained" if spec.pretrained and not cell.from_config else "random",
         "versions": {name: version(name) for name in ("torch", "transformers")} | {"hf_lwal": own_version()},
         "machine": machine(),
+        **structure,
     }
 
 

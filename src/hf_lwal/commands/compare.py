@@ -53,14 +53,21 @@ class CompareOptions:
     data_root: str | None = option(None, "folder with one folder per data set: train.parquet and test.parquet")
     output: str = option("results.jsonl", "file of results, one JSON line per training")
     processes: int = option(1, "trainings at a time; they share the GPUs there are")
+    structure: bool = option(
+        False, "also measure how far label distances agree with WordNet or known groups, and keep the label vectors"
+    )
+    tune_first: bool = option(
+        False, "choose each method's learning rate with the first seed; the other seeds run at that rate only"
+    )
     dry_run: bool = option(False, "list the trainings that are missing, note them as planned, and run none")
 
 
 def run(options: CompareOptions) -> int:
     """Run the grid; returns the exit code, 1 where a training failed."""
     from ..benchmark.grid import unique_cells
-    from ..benchmark.results import write_plan
+    from ..benchmark.results import read_lines, write_plan
     from ..benchmark.runner import pending_cells, run_grid
+    from ..benchmark.tuning import at_best_rate, first_seed
 
     if options.processes < 1:
         raise CommandError(f"--processes must be above 0, got {options.processes}.")
@@ -68,15 +75,26 @@ def run(options: CompareOptions) -> int:
         raise CommandError(f"--data-root: there is no folder {options.data_root!r}.")
     cells = unique_cells(chosen_grids(options), options.data_root)
     output = Path(options.output).expanduser()
+    if options.structure:
+        from ..benchmark.structure import check_structure
+
+        check_structure((cell.dataset for cell in cells), options.data_root)
+    every = cells
+    if options.tune_first:
+        cells = first_seed(every)
     if options.dry_run:
         output.parent.mkdir(parents=True, exist_ok=True)
         write_plan(output, {cell.key: cell.settings for cell in cells})
-        waiting = pending_cells(cells, output)
+        waiting = pending_cells(cells, output, options.structure)
         for cell in waiting:
             print(cell)
         print(f"{len(waiting)} of {len(cells)} trainings are missing in {output}.")
         return 0
-    errors = run_grid(cells, output, options.data_root, options.processes)
+    errors = run_grid(cells, output, options.data_root, options.processes, options.structure)
+    if options.tune_first:
+        others = at_best_rate(every, read_lines(output))
+        errors += run_grid(others, output, options.data_root, options.processes, options.structure)
+        cells = [*cells, *others]
     print(f"{len(cells) - len(errors)} of {len(cells)} trainings are in {output}.")
     for error in errors:
         print(f"Failed: {error}")
