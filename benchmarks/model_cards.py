@@ -6,7 +6,7 @@
 
 Each trains the model three ways with the same budget (one-hot labels, one-hot labels with a head started from class
 means, adaptive labels), a few minutes each on two CPU cores, and writes README.md and pictures to model_cards/NAME/.
-The model itself goes to --model-dir.
+The model itself goes to --model-dir, and --card-only writes the card of one that lies there anew.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ import runpy
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 PROJECT = Path(__file__).parents[1]
 MODELS = PROJECT / "model_cards"
 CARD_FILES = ("README.md", "card_facts.json", "dendrogram.png", "label_distances.png", "curves.png")
+SAMPLES = 3
+"""Rows on each card; the licences of the data allow it."""
 CONTROLS = ("one-hot", "one-hot from class means")
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 
@@ -101,17 +104,47 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="optimizer steps of each training")
     parser.add_argument("--eval-samples", type=int, default=1500, help="rows of the test split to measure on")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--card-only", action="store_true", help="train nothing: the model lies in --model-dir already"
+    )
     options = parser.parse_args()
     target, folder = options.output / options.name, options.model_dir / options.name
     target.mkdir(parents=True, exist_ok=True)
     if (target / "README.md").exists():  # so that what people wrote into it stays
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(target / "README.md", folder / "README.md")
-    train(options, RECIPES[options.name], folder)
-    for name in CARD_FILES:
-        if (folder / name).exists():
-            shutil.copy(folder / name, target / name)
+    recipe = RECIPES[options.name]
+    if options.card_only:
+        write_again(options, recipe, folder)
+    else:
+        train(options, recipe, folder)
+    for path in target.glob("sample_*"):
+        path.unlink()
+    for path in [*(folder / name for name in CARD_FILES), *folder.glob("sample_*")]:
+        if path.exists():
+            shutil.copy(path, target / path.name)
     print(f"Written: {target}")
+
+
+def data_of(options: argparse.Namespace, recipe: Recipe) -> str:
+    """Name or folder of the data set."""
+    return str(options.data_root / recipe.dataset) if options.data_root else recipe.dataset
+
+
+def write_again(options: argparse.Namespace, recipe: Recipe, folder: Path) -> None:
+    """Write the card of a model that was trained before, with the facts that lie beside it, and rows of its data."""
+    from hf_lwal.cli import main as command
+    from hf_lwal.data.sources import encode_labels, evaluation_split, load_splits, stratified_indices
+
+    splits = encode_labels(load_splits(data_of(options, recipe)), "label")
+    measured = evaluation_split(splits)
+    measured = measured.select(stratified_indices(measured["label"], options.eval_samples, options.seed))
+    with TemporaryDirectory() as rows:
+        splits["train"].to_parquet(f"{rows}/train.parquet")
+        measured.to_parquet(f"{rows}/test.parquet")
+        words = ["card", str(folder), "--name", recipe.title, "--data", rows, "--samples", str(SAMPLES)]
+        if command(words) != 0:
+            raise SystemExit(f"The card of {folder} was not written.")
 
 
 def train(options: argparse.Namespace, recipe: Recipe, folder: Path) -> None:
@@ -121,9 +154,8 @@ def train(options: argparse.Namespace, recipe: Recipe, folder: Path) -> None:
 
     steps = options.steps or recipe.steps
     model = str(build_convnext(options.model_dir / "convnext")) if recipe.base_model is None else None
-    data = str(options.data_root / recipe.dataset) if options.data_root else recipe.dataset
     task = load_task(
-        data,
+        data_of(options, recipe),
         model,
         text_column=None,
         label_column="label",
@@ -160,6 +192,7 @@ def write(trainer: Any, curves: dict[str, Any], folder: Path, recipe: Recipe, op
         model_name=recipe.title,
         finetuned_from=recipe.base_model,
         controls={name: [(step, accuracy / 100.0) for step, accuracy in curves[name]] for name in CONTROLS},
+        samples=SAMPLES,
         command=f"python benchmarks/model_cards.py {options.name}{more}",
         **recipe.card,
     )

@@ -15,6 +15,7 @@ GROUPS = {
     "scenarios": "hub_scenarios",
     "failures": "hub_failures",
     "training": "hub_training",
+    "samples": "hub_samples",
     "offline": "hub_offline",
 }
 """Group → module with its ``SCENARIOS``, imported when its turn comes: the trainer alone takes a while."""

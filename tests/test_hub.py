@@ -27,7 +27,7 @@ def _play(folder):
     """Run all processes; what they and the server saw, as plain values."""
     home = folder / "home"
     with hub_server() as hub:
-        run_client(hub, "hub_worker.py", str(folder), "scenarios", "failures", "training", home=home)
+        run_client(hub, "hub_worker.py", str(folder), "scenarios", "failures", "training", "samples", home=home)
         run_client(hub, "hub_stranger.py", str(folder), home=folder / "stranger")
         online = len(hub.requests)
         run_client(hub, "hub_worker.py", str(folder), "offline", home=home, offline=True)
@@ -298,6 +298,15 @@ def test_a_failed_push_is_told_and_training_goes_on(seen, repo):
 def test_a_checkpoint_is_not_deleted_while_it_is_uploaded(seen, repo):
     assert seen("training", "slow_push")["warnings"] == []
     assert repo("slow")["titles"].count("Training in progress, step 1, checkpoint") == 1
+
+
+def test_pictures_of_rows_travel_and_are_taken_back(seen, repo):
+    """An upload only adds and replaces: a row that must not be shown would stay in the repository for ever."""
+    found = seen("samples", "samples")
+    assert found["during"] == ["sample_training_1.png", "sample_training_2.png"]
+    assert found["after"] == ["sample_mine.png"]
+    assert "sample_training" not in found["card"]
+    assert "Rows that the card no longer shows" in repo("pictures")["titles"]
 
 
 # -- failures ---------------------------------------------------------------------------------------------------------

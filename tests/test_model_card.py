@@ -320,6 +320,13 @@ class TestSections:
         assert "the honest control): 72.0 % after step 10" in text
         assert "not trained" not in text
 
+    def test_the_best_of_a_model_is_compared_with_the_best_of_its_control(self):
+        """Against the control's last step, keeping the best checkpoint would look like an advantage of the labels."""
+        controls = {"one-hot from class means": [(0, 0.5), (5, 0.8), (10, 0.72)]}
+        tests = {"one-hot from class means": 0.79}
+        text = render(facts_named(["x"], controls=controls, control_tests=tests, keeps_best=True))
+        assert "the honest control): 80.0 % after step 5, its best; 79.0 % on the test rows" in text
+
     def test_the_saved_row_is_bold_and_never_thinned_out(self):
         history = [{"step": step, "accuracy": 0.5 + step / 1000} for step in range(0, 300, 3)]
         text = render(facts_named(["x"], history=history, measured_step=141, last_step=297, keeps_best=True))
@@ -583,6 +590,7 @@ def test_the_cards_of_the_project_can_be_made(tmp_path, monkeypatch, capsys):
     text = card.read_text(encoding="utf-8")
     assert {path.name for path in card.parent.iterdir()} == {
         *("README.md", "card_facts.json", "curves.png", "dendrogram.png", "label_distances.png"),
+        *(f"sample_{part}_{number}.png" for part in ("training", "evaluation") for number in (1, 2, 3)),
     }
     assert "python benchmarks/model_cards.py fashion_mnist --steps 2" in text
     assert "Xiao, Rasul and Vollgraf" in text
@@ -591,7 +599,11 @@ def test_the_cards_of_the_project_can_be_made(tmp_path, monkeypatch, capsys):
         assert (card.parent / picture).exists()
     card.write_text(text.replace(slot("notes"), slot("notes", "Mine.")), encoding="utf-8")
     runpy.run_path(script, run_name="__main__")
-    assert slot("notes", "Mine.") in card.read_text(encoding="utf-8")
+    trained = card.read_text(encoding="utf-8")
+    assert slot("notes", "Mine.") in trained
+    monkeypatch.setattr(sys, "argv", [script, *words, "--card-only"])
+    runpy.run_path(script, run_name="__main__")
+    assert card.read_text(encoding="utf-8") == trained, "written from the facts, without training, it is the same"
     capsys.readouterr()
 
 

@@ -33,9 +33,33 @@ class HubTrainer(Trainer):
         """Push model, card and processing class; arguments and result as in transformers."""
         self._pushing = True
         try:
-            return super().push_to_hub(*args, **kwargs)
+            pushed = super().push_to_hub(*args, **kwargs)
         finally:
             self._pushing = False
+        if self.is_world_process_zero():
+            token, revision = kwargs.get("token"), kwargs.get("revision")
+            self._take_back_samples(token or self.args.hub_token, revision or self.args.hub_revision)
+        return pushed
+
+    def _take_back_samples(self, token: str | None, revision: str | None) -> None:
+        """Delete pictures and sounds of rows that the card no longer shows: an upload only adds and replaces."""
+        from huggingface_hub import HfApi
+
+        from .model_card import SAMPLE_FILE
+
+        api, place = HfApi(token=token), {"repo_id": self.hub_model_id, "revision": revision}
+        try:
+            names = [name for name in api.list_repo_files(**place) if SAMPLE_FILE.fullmatch(name)]
+            gone = [name for name in names if not Path(self.args.output_dir, name).exists()]
+            if gone:
+                api.delete_files(delete_patterns=gone, commit_message="Rows that the card no longer shows", **place)
+        except Exception as error:  # the model is pushed; this must not look as if it were not
+            logger.warning(
+                "%s may still hold pictures or sounds of rows that its card no longer shows (sample_*.png, "
+                "sample_*.wav), since they could not be deleted: %s",
+                self.hub_model_id,
+                " ".join(str(error).split()),
+            )
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         super()._save(output_dir, state_dict)

@@ -8,11 +8,10 @@ import math
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
-from .functional import pairwise_distances
+if TYPE_CHECKING:
+    from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +31,8 @@ def label_table_facts(
         names: id to name.
         radii: (C,) how far rows of a class usually are from its mean, in cosine distance; 0 where that is not known.
     """
+    from .functional import pairwise_distances  # what the rest of this file does needs no torch
+
     distances = pairwise_distances(label_vectors, label_vectors).fill_diagonal_(float("inf"))
     nearest = distances.topk(min(NEIGHBOURS, len(names) - 1), largest=False)
     known = [None] * len(names) if radii is None else [radius or None for radius in radii.tolist()]

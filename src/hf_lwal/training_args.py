@@ -192,6 +192,14 @@ class LwALTrainingArguments(TrainingArguments):
         },
     )
 
+    lwal_card_samples: int | None = field(
+        default=None,
+        metadata={
+            "help": "Rows of the training and the evaluation data that the model card shows; 0 shows none. default: "
+            "three of data sets that anyone can see (on the Hub without a token), none of others."
+        },
+    )
+
     def __post_init__(self) -> None:
         """Leave the metric of the best model open when the user did not choose it."""
         self.metric_was_chosen = self.metric_for_best_model is not None
@@ -212,6 +220,7 @@ def resolve(args: TrainingArguments) -> LwALSettings:
     def given(name: str) -> Any:
         return getattr(args, name, None)
 
+    _above("lwal_card_samples", given("lwal_card_samples"), 0, or_equal=True)
     name = given("lwal_preset")
     values = preset(name) if name is not None else {}
     method = given("label_method") or values.pop("label_method", None) or "lwal"

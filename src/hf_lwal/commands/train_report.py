@@ -32,14 +32,19 @@ def report(job: Job, trained: Mapping[str, LwALTrainer]) -> list[str]:
     curves = {name: learning_curve(trainer) for name, trainer in trained.items()}
     metrics = {name: _measure(trainer, job) for name, trainer in trained.items()}
     trainer, *_ = trained.values()
-    for control in list(trained)[1:]:
+    controls = list(trained)[1:]
+    for control in controls:
         trainer.save_metrics("control", {f"control_{key}": value for key, value in metrics[control].items()})
     note = _write_curves(curves, job.output) if trainer.is_world_process_zero() else None
-    shares = {method: [(int(step), value / 100.0) for step, value in curves[method]] for method in list(trained)[1:]}
+    # Without evaluations during training there is the one of the saved model.
+    last = {name: [(trainer.state.global_step, 100.0 * metrics[name]["eval_accuracy"])] for name in controls}
+    shares = {name: [(int(step), value / 100.0) for step, value in curves[name] or last[name]] for name in controls}
+    tests = {name: metrics[name]["test_accuracy"] for name in controls if "test_accuracy" in metrics[name]}
     trainer.create_model_card(
         finetuned_from=job.start.base,
         tasks=TASKS[job.rows.columns.kind],
         controls=shares,
+        control_tests=tests,
         command="hf-lwal train train.yaml",
         **_data_for_card(job.data),
     )

@@ -14,6 +14,9 @@ EMBEDDED = {
 }
 """Names and one-line descriptions; the folder of each holds its parquet files, README.md and LICENSE."""
 
+PACKAGE = __name__.partition(".")[0]
+"""Builder name of their rows, by which a model card knows that anyone can see them."""
+
 
 def embedded_folder(name: str) -> Path:
     """Return the folder of an embedded data set.
@@ -36,13 +39,14 @@ def load_embedded(name: str) -> DatasetDict:
         Its splits, with ``label`` a ``ClassLabel`` that carries the class names.
     """
     import pyarrow.parquet
-    from datasets import Dataset, DatasetDict
+    from datasets import Dataset, DatasetDict, DatasetInfo
 
     folder = embedded_folder(name)
+    info = DatasetInfo(builder_name=PACKAGE, dataset_name=name)
     # Dataset reads its features (ClassLabel, Image) from the table's schema; load_dataset would copy rows to a cache.
     return DatasetDict(
         {
-            split: Dataset(pyarrow.parquet.read_table(folder / f"{split}.parquet"))
+            split: Dataset(pyarrow.parquet.read_table(folder / f"{split}.parquet"), info=info)
             for split in ("train", "validation", "test")
             if (folder / f"{split}.parquet").exists()
         }

@@ -74,13 +74,14 @@ def description(facts: CardFacts) -> str:
         )
     parameters = "" if not size else f", {size:,} parameters" if size < 10**6 else f", {size / 1e6:.1f} M parameters"
     revision = f" at revision {code(facts.base_revision[:12])}" if facts.base_revision and facts.base_model else ""
+    commit = f" at revision {code(facts.dataset_revision[:12])}" if facts.dataset_revision and dataset(facts) else ""
     lines = [
         ("Task", TASK_NAMES[facts.task].lower()),
         ("Base model", link(facts.base_model) + revision),
         ("Encoder", f"{code(facts.architecture)}{parameters}" if facts.architecture else ""),
         ("Longest input", f"{facts.max_length} tokens" if facts.max_length else ""),
         ("Label table", vectors),
-        ("Trained on", dataset(facts)),
+        ("Trained on", dataset(facts) + commit),
         ("Language", ", ".join(map(code, facts.language))),
         ("Licence", code(facts.license) if facts.license else ""),
         ("Paper", f"[Yu & Verma, 2022]({DOCUMENTATION})" if labels is not None else ""),

@@ -37,15 +37,39 @@ class LabelFacts:
 
 
 @dataclass(frozen=True)
+class Sample:
+    """A row that the card shows.
+
+    Attributes:
+        label: name of its label.
+        texts: name of a column to its text, cut to a length that a table can hold.
+        file: picture or sound that lies beside the card.
+    """
+
+    label: str
+    texts: dict[str, str] = field(default_factory=dict)
+    file: str | None = None
+
+    @property
+    def input(self) -> str | None:
+        """What a model can be asked: the file or the only text; None for a pair of texts."""
+        return self.file or (next(iter(self.texts.values())) if len(self.texts) == 1 else None)
+
+
+@dataclass(frozen=True)
 class SplitFacts:
     """Rows that a model was trained or measured on.
 
     Attributes:
         rows: how many; None for a stream.
         columns: names of the columns.
+        types: name of a column to what it holds, of those where that is known.
         per_label: fewest, median and most rows of a label; None when the labels are not known.
         tokens: fewest, mean and most tokens of a row, over the first thousand; None without ``input_ids``.
         split: name of the split, if the data set knows it.
+        pixels: smallest, mean and largest width and height of the first hundred pictures.
+        seconds: shortest, mean and longest of the first hundred sounds.
+        samples: rows to show.
     """
 
     rows: int | None = None
@@ -53,6 +77,10 @@ class SplitFacts:
     per_label: tuple[int, float, int] | None = None
     tokens: tuple[int, float, int] | None = None
     split: str | None = None
+    pixels: list[tuple[int, int]] | None = None
+    seconds: tuple[float, float, float] | None = None
+    types: dict[str, str] = field(default_factory=dict)
+    samples: list[Sample] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -79,6 +107,7 @@ class CardFacts:
         dataset_name: for people.
         dataset_id: id on the Hub.
         dataset_config: its configuration.
+        dataset_revision: its commit.
         train: the training rows.
         evaluation: the rows it was measured on.
         history: measurements in the order of the steps: "step", "epoch", "train_loss", and metrics without prefix.
@@ -87,6 +116,7 @@ class CardFacts:
         last_step: optimizer steps of the whole training.
         keeps_best: whether the saved weights are the best ones and not the last ones.
         controls: name of a control to its curve: (step, accuracy between 0 and 1).
+        control_tests: name of a control to its accuracy on the test rows.
         settings: training arguments that shape the weights, name to value.
         changed: those of them that differ from their default.
         start_rows: rows of the start pass.
@@ -96,7 +126,7 @@ class CardFacts:
         hardware: device and number of processes.
         emissions: as codecarbon measured them, keys of the Hub's ``co2_eq_emissions``.
         command: command that reproduces the model.
-        examples: inputs and what the model answers: (text, label, probability).
+        examples: inputs and what the model answers: (text or name of a file, label, probability).
         versions: of Python and packages.
         language: language codes.
         license: licence id of the Hub.
@@ -123,6 +153,7 @@ class CardFacts:
     dataset_name: str | None = None
     dataset_id: str | None = None
     dataset_config: str | None = None
+    dataset_revision: str | None = None
     train: SplitFacts | None = None
     evaluation: SplitFacts | None = None
     history: list[dict[str, float]] = field(default_factory=list)
@@ -131,6 +162,7 @@ class CardFacts:
     last_step: int | None = None
     keeps_best: bool = False
     controls: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    control_tests: dict[str, float] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     changed: list[str] = field(default_factory=list)
     start_rows: int | None = None
@@ -153,6 +185,31 @@ class CardFacts:
         at_step = [entry for entry in self.history if entry.get("step") == self.measured_step]
         return at_step[-1] if at_step else {}
 
+    @property
+    def splits(self) -> dict[str, SplitFacts]:
+        """Training and evaluation rows, those that are known."""
+        both = {"training": self.train, "evaluation": self.evaluation}
+        return {name: split for name, split in both.items() if split is not None}
+
+    @property
+    def samples(self) -> list[Sample]:
+        """All rows that the card shows; those of the evaluation, which the model has not learned, come first."""
+        return [sample for split in reversed(list(self.splits.values())) for sample in split.samples]
+
+    def with_samples(self, **samples: list[Sample]) -> CardFacts:
+        """Facts with other sample rows, and without answers to rows that are no longer shown.
+
+        Args:
+            **samples: "training" or "evaluation" to its rows; those of the other stay.
+        """
+        before = {sample.input for sample in self.samples}
+        changed = {
+            name: replace(split, samples=samples.get(name, split.samples)) for name, split in self.splits.items()
+        }
+        facts = replace(self, train=changed.get("training"), evaluation=changed.get("evaluation"))
+        gone = before - {sample.input for sample in facts.samples}
+        return replace(facts, examples=[example for example in facts.examples if example[0] not in gone])
+
     def to_json(self) -> str:
         """The facts as JSON."""
         return json.dumps(asdict(self), indent=2) + "\n"
@@ -169,6 +226,10 @@ class CardFacts:
             for name, kind in (("labels", LabelFacts), ("train", SplitFacts), ("evaluation", SplitFacts)):
                 if values.get(name) is not None:
                     values[name] = kind(**_known(kind, values[name]))
+            for name in ("train", "evaluation"):
+                if values.get(name) is not None:
+                    samples = [Sample(**_known(Sample, sample)) for sample in values[name].samples]
+                    values[name] = replace(values[name], samples=samples)
             return cls(**values)
         except (TypeError, AttributeError) as error:
             raise ValueError(f"These are not the facts of a model card: {error}") from error

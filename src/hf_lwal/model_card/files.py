@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..label_table_file import write_text_atomically
-from .facts import FACTS_FILE, CardFacts
+from .facts import FACTS_FILE, CardFacts, Sample
 from .rendering import changed_by_hand, render
+from .samples import FILE_NAME
 from .text import visible
 
 if TYPE_CHECKING:
@@ -25,9 +27,14 @@ MOST_LABELS = 300
 
 
 def write_card(
-    folder: Path, facts: CardFacts, vectors: Tensor | None = None, names: Sequence[str] = (), published: str = ""
+    folder: Path,
+    facts: CardFacts,
+    vectors: Tensor | None = None,
+    names: Sequence[str] = (),
+    published: str = "",
+    files: Mapping[str, bytes] | None = None,
 ) -> str:
-    """Write ``README.md``, ``card_facts.json`` and the pictures.
+    """Write ``README.md``, ``card_facts.json``, the pictures, and the files of the samples.
 
     What people wrote into the slots and the metadata of a card that is there already stays. If it was changed
     elsewhere, or cannot be read, it is kept whole under another name, which a warning tells.
@@ -38,6 +45,7 @@ def write_card(
         vectors: (C, D) label vectors to draw, or None for no pictures.
         names: the C label names.
         published: card to keep people's text of, when there is none in the folder.
+        files: name to content of the files that the samples need; None where they lie in the folder already.
 
     Returns:
         The text of the card.
@@ -45,12 +53,36 @@ def write_card(
     folder.mkdir(parents=True, exist_ok=True)
     pictures = draw(folder, vectors, names) if vectors is not None else []
     pictures += ["curves.png"] if (folder / "curves.png").is_file() else []
-    facts = replace(facts, pictures=pictures)
+    _write_files(folder, files or {})
+    facts = _with_files_that_exist(folder, replace(facts, pictures=pictures))
+    shown = {sample.file for sample in facts.samples}
+    for path in folder.iterdir():
+        if FILE_NAME.fullmatch(path.name) and path.name not in shown:
+            path.unlink()
     old = old_card(folder / CARD_FILE) or published
     text = render(facts, old)
     write_text_atomically(folder / FACTS_FILE, facts.to_json())
     write_text_atomically(folder / CARD_FILE, text)
     return text
+
+
+def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    for name, content in files.items():
+        temporary = folder / f"{name}.tmp"
+        temporary.write_bytes(content)
+        os.replace(temporary, folder / name)
+
+
+def _with_files_that_exist(folder: Path, facts: CardFacts) -> CardFacts:
+    """Facts without samples whose file is not in the folder, or has a name that this package never gives."""
+
+    def is_there(sample: Sample) -> bool:
+        known = sample.file is None or FILE_NAME.fullmatch(sample.file)
+        return bool(known) and (sample.file is None or (folder / sample.file).is_file())
+
+    return facts.with_samples(
+        **{name: [sample for sample in split.samples if is_there(sample)] for name, split in facts.splits.items()}
+    )
 
 
 def old_card(path: Path) -> str:

@@ -14,6 +14,7 @@ from huggingface_hub.repocard_data import eval_results_to_model_index
 from huggingface_hub.utils._validators import validate_repo_id
 
 from .facts import CardFacts
+from .samples import FILE_NAME
 from .text import visible
 
 PIPELINES = {"text": "text-classification", "image": "image-classification", "audio": "audio-classification"}
@@ -27,6 +28,8 @@ METRICS = {
 }
 """Name in the trainer's log → (id on the Hub, name for people); others keep their name."""
 
+SAMPLE = "Sample"
+"""How titles of widget examples begin that are rows of the data set."""
 NOT_METRICS = ("step", "epoch", "train_loss", "loss", "runtime", "samples_per_second", "steps_per_second")
 OURS = ("tags", "library_name", "pipeline_tag", "base_model", "datasets", "metrics", "model-index", "widget")
 
@@ -66,7 +69,7 @@ def card_metadata(facts: CardFacts, old: Mapping[str, Any]) -> ModelCardData:
         "base_model": hub_id(facts.base_model) or _ids(old.get("base_model")),
         "datasets": [name for name in datasets if hub_id(name)] or None,
         "metrics": list(dict.fromkeys(result.metric_type for result in results)) or old.get("metrics"),
-        "widget": [{"text": visible(text, 500)} for text, _, _ in facts.examples] or old.get("widget"),
+        "widget": _widget(facts) or _without_samples(old.get("widget")) or None,
         "co2_eq_emissions": facts.emissions or old.get("co2_eq_emissions"),
     }
     own = {str(key): value for key, value in old.items() if key not in values and key not in OURS}
@@ -75,6 +78,36 @@ def card_metadata(facts: CardFacts, old: Mapping[str, Any]) -> ModelCardData:
     if index:
         data["model-index"] = index
     return data
+
+
+def _widget(facts: CardFacts) -> list[dict[str, str]]:
+    """Inputs that the Hub's widget offers; a picture or sound by its address, once there is one."""
+    if facts.task == "text":
+        samples = {sample.input: number for number, sample in enumerate(facts.samples, start=1)}
+        return [
+            {"text": visible(text, 500), **({"example_title": f"{SAMPLE} {samples[text]}"} if text in samples else {})}
+            for text, _, _ in facts.examples
+        ]
+    if not facts.model_id:
+        return []
+    address = f"https://huggingface.co/{facts.model_id}/resolve/main"
+    return [
+        {"src": f"{address}/{name}", "example_title": f"{SAMPLE} {number}"}
+        for number, (name, _, _) in enumerate(facts.examples, start=1)
+    ]
+
+
+def _without_samples(widget: Any) -> list[Any]:
+    """Widget of the card before without rows that it showed then, which may have been taken back since."""
+    if not isinstance(widget, list):
+        return []
+    return [
+        entry
+        for entry in widget
+        if not isinstance(entry, dict)
+        or not str(entry.get("example_title", "")).startswith(f"{SAMPLE} ")
+        or not ("text" in entry or FILE_NAME.search(str(entry.get("src", ""))))
+    ]
 
 
 def _tags(facts: CardFacts) -> list[str]:

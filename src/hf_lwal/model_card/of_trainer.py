@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from .answers import answers, with_answers
 from .facts import CardFacts, given
 from .files import CARD_FILE, write_card
 from .gathering import facts_of_model, progress, versions
 from .metadata import hub_id
+from .provenance import hub_revision, hub_sources, sample_count
+from .samples import Reader, sample_rows
 from .training import settings_of, split_facts
 
 
@@ -24,14 +26,42 @@ def write_trainer_card(trainer: Any, known: Mapping[str, Any]) -> None:
         known: what the caller said, by the argument names of ``create_model_card``.
     """
     told = as_facts(known)
-    if known.get("examples"):
-        told["examples"] = _answers(trainer, list(known["examples"]))
-    facts, model = facts_of_trainer(trainer, **told), trainer.core_model
+    if known.get("examples") and getattr(trainer.core_model, "task", None) == "text":
+        texts = list(known["examples"]) if _can_be_asked(trainer) else []
+        found = answers(trainer.core_model, texts, trainer.processing_class)
+        told["examples"] = [(text, *answer) for text, answer in zip(texts, found, strict=False)]
+    facts, files = with_samples(trainer, facts_of_trainer(trainer, **told), known)
+    model = trainer.core_model
     vectors = None if facts.labels is None else model.label_table.label_vectors.detach().float().cpu()
     names = [] if facts.labels is None else list(model.config.label_names.values())
     folder = Path(trainer.args.output_dir)
     published = "" if (folder / CARD_FILE).exists() else published_card(trainer)
-    write_card(folder, facts, vectors, names, published)
+    write_card(folder, facts, vectors, names, published, files)
+
+
+def with_samples(trainer: Any, facts: CardFacts, known: Mapping[str, Any]) -> tuple[CardFacts, dict[str, bytes]]:
+    """Facts with rows of the trainer's data sets, and with answers to some where there are no other examples.
+
+    Args:
+        trainer: an `LwALTrainer`.
+        facts: without samples.
+        known: what the caller said. Without "samples" the training arguments' ``lwal_card_samples`` holds, and where
+            that is None too, a few rows of data sets that anyone can see and none of others.
+
+    Returns:
+        The facts, and name to content of the files that the samples need.
+    """
+    asked = known.get("samples", getattr(trainer.args, "lwal_card_samples", None))
+    reader = Reader(facts.task, trainer.core_model.config.id2label, trainer.processing_class)
+    samples, files = {}, dict[str, bytes]()
+    for part, dataset in (("training", trainer.train_dataset), ("evaluation", trainer.eval_dataset)):
+        amount = sample_count(dataset, _told_ids(known)) if asked is None else asked
+        samples[part], contents = sample_rows(dataset, part, amount, reader)
+        files |= contents
+    facts = facts.with_samples(**samples)
+    if _can_be_asked(trainer):
+        facts = with_answers(facts, trainer.core_model, trainer.processing_class, files)
+    return facts, files
 
 
 def published_card(trainer: Any) -> str:
@@ -51,8 +81,7 @@ def published_card(trainer: Any) -> str:
 
 def as_facts(known: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of `CardFacts` from the arguments of ``create_model_card``."""
-    ids, names = _list(known.get("dataset_tags")), _list(known.get("dataset"))
-    ids += [name for name in names if "/" in name and hub_id(name)]
+    ids, names = _told_ids(known), _list(known.get("dataset"))
     shown = [_without_folder(name) for name in names or ids]
     configs = _list(known.get("dataset_args"))
     return {
@@ -65,8 +94,15 @@ def as_facts(known: Mapping[str, Any]) -> dict[str, Any]:
         "dataset_name": ", ".join(shown) or None,
         "dataset_config": configs[0] if configs else None,
         "controls": {name: list(points) for name, points in (known.get("controls") or {}).items()},
+        "control_tests": dict(known.get("control_tests") or {}),
         "command": known.get("command"),
     }
+
+
+def _told_ids(known: Mapping[str, Any]) -> list[str]:
+    """Ids of data sets on the Hub that the caller named, as such or by a name that can be nothing else."""
+    names = _list(known.get("dataset"))
+    return [*_list(known.get("dataset_tags")), *(name for name in names if "/" in name and hub_id(name))]
 
 
 def _without_folder(name: str) -> str:
@@ -78,13 +114,9 @@ def _list(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else list(value or [])
 
 
-def _answers(trainer: Any, texts: list[str]) -> list[tuple[str, str, float]]:
-    """What the model says to some texts; nothing where it cannot be asked, as a stock model or over several ranks."""
-    model = trainer.core_model
-    if trainer.args.world_size > 1 or trainer.processing_class is None or not hasattr(model, "predict"):
-        return []
-    answers = model.predict(texts, trainer.processing_class)
-    return [(text, best[0]["label"], float(best[0]["score"])) for text, best in zip(texts, answers, strict=True)]
+def _can_be_asked(trainer: Any) -> bool:
+    """Whether this process holds the whole model; over several ranks only one of them would call it."""
+    return bool(trainer.args.world_size == 1)
 
 
 def facts_of_trainer(trainer: Any, **known: Any) -> CardFacts:
@@ -103,14 +135,14 @@ def facts_of_trainer(trainer: Any, **known: Any) -> CardFacts:
     facts = replace(
         facts_of_model(model, name),
         method=method,
-        method_citation=getattr(trainer.objective, "citation", None),
+        method_citation=getattr(trainer.label_objective, "citation", None),
         adapter=adapter,
         folder=Path(args.output_dir).name,
         model_id=trainer.hub_model_id if getattr(trainer, "hub_model_id", None) else args.hub_model_id,
         processor=_class_that_loads(trainer.processing_class),
         max_length=_max_length(trainer.processing_class, model),
-        train=split_facts(trainer.train_dataset),
-        evaluation=split_facts(trainer.eval_dataset),
+        train=split_facts(trainer.train_dataset, trainer.processing_class),
+        evaluation=split_facts(trainer.eval_dataset, trainer.processing_class),
         settings=settings,
         changed=changed,
         hardware=_hardware(args),
@@ -145,14 +177,13 @@ def _max_length(processing_class: Any, model: Any) -> int | None:
 
 
 def _dataset(dataset: Any) -> dict[str, Any]:
-    """Id on the Hub and configuration of a data set that was loaded from there; the datasets library records it."""
-    info = getattr(dataset, "info", None)
-    sources = getattr(info, "download_checksums", None) or {}
-    match = next(filter(None, (re.match(r"hf://datasets/([^@]+)@", str(source)) for source in sources)), None)
-    if match is None:
+    """Id on the Hub, configuration and commit of a data set that was loaded from there, as its library records."""
+    sources = hub_sources(dataset)
+    if not sources:
         return {}
-    name = match[1].split("/")[-1]
-    return {"dataset_id": match[1], "dataset_name": name, "dataset_config": getattr(info, "config_name", None)}
+    name = sources[0].split("/")[-1]
+    found = {"dataset_id": sources[0], "dataset_name": name, "dataset_config": dataset.info.config_name}
+    return {**found, "dataset_revision": hub_revision(dataset)}
 
 
 def _hardware(args: Any) -> str:

@@ -9,7 +9,7 @@ import yaml
 from huggingface_hub import ModelCard, ModelCardData
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
-from . import body, results, slots, usage
+from . import body, data, results, slots, usage
 from .facts import CardFacts
 from .metadata import card_metadata
 
@@ -25,7 +25,7 @@ SLOTS: dict[str, tuple[body.Section, ...]] = {
     "limitations": (body.limits,),
     "training": (
         body.training,
-        results.data,
+        data.data,
         body.reproduce,
         body.time_and_place,
         body.hyperparameters,

@@ -1,4 +1,4 @@
-"""The sections of a card with figures: results, the honest control, the curve, the data."""
+"""The sections of a card with figures: results, the honest control, the curve."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from .body import dataset, percent
-from .facts import CardFacts, SplitFacts
+from .facts import CardFacts
 from .metadata import METRICS, metrics_of
 from .text import code, table
 
@@ -86,9 +86,12 @@ def control(facts: CardFacts) -> str:
     parts = []
     for name, points in facts.controls.items():
         if points:
-            step, accuracy = points[-1]
+            # Where the best weights of the model are kept, the control's best ones are what to compare with.
+            step, accuracy = max(points, key=lambda point: point[1]) if facts.keeps_best else points[-1]
             meaning = f" ({CONTROLS[name]})" if name in CONTROLS else ""
-            parts.append(f"- {code(name)}{meaning}: {percent(accuracy)} after step {step:,}")
+            best = ", its best" if facts.keeps_best else ""
+            test = f"; {percent(facts.control_tests[name])} on the test rows" if name in facts.control_tests else ""
+            parts.append(f"- {code(name)}{meaning}: {percent(accuracy)} after step {step:,}{best}{test}")
     if "one-hot from class means" not in facts.controls:
         parts.append("- one-hot labels with a head that starts from class means, the honest control: not trained")
     return "\n".join(["The same rows, steps and settings without adaptive labels:", "", *parts])
@@ -130,29 +133,3 @@ def _thinned(entries: list[dict[str, float]], kept_step: int | None) -> list[dic
         return entries
     chosen = {round(place * (len(entries) - 1) / (SHOWN_ROWS - 1)) for place in range(SHOWN_ROWS)}
     return [entry for place, entry in enumerate(entries) if place in chosen or entry.get("step") == kept_step]
-
-
-def data(facts: CardFacts) -> str:
-    """The rows that the model was trained and measured on."""
-    blocks = [
-        f"**{name}:** {_split(split)}"
-        for name, split in (("Training rows", facts.train), ("Evaluation rows", facts.evaluation))
-        if split is not None
-    ]
-    return "\n\n".join(["### Data", *blocks]) if blocks else ""
-
-
-def _split(split: SplitFacts) -> str:
-    fewest, median, most = split.per_label or (0, 0.0, 0)
-    shortest, mean, longest = split.tokens or (0, 0.0, 0)
-    size = f"{split.rows:,}" if split.rows is not None else "a stream, whose length is not known"
-    parts = [size]
-    if split.per_label:
-        even = f"{fewest:,} per label" if fewest == most else f"{fewest:,} to {most:,} per label, median {median:,.0f}"
-        parts.append(even)
-    if split.tokens:
-        even = f"{longest} tokens" if shortest == longest else f"{shortest} to {longest} tokens, mean {mean:.1f}"
-        parts.append(even)
-    if split.columns:
-        parts.append(f"columns {', '.join(map(code, split.columns))}")
-    return "; ".join(parts)

@@ -29,13 +29,13 @@ def _is_harmless(char: str) -> bool:
     return char in _JOINERS or unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
 
 
-def code(text: str) -> str:
+def code(text: str, longest: int = LONGEST) -> str:
     """A name as a code span, in which Markdown, HTML, links and formulas are only letters.
 
     >>> code("**book** `now`")
     '`` **book** `now` ``'
     """
-    shown = visible(text) or "(no name)"
+    shown = visible(text, longest) or "(no name)"
     fence = "`" * (max((len(run) for run in re.findall(r"`+", shown)), default=0) + 1)
     pad = " " if "`" in (shown[0], shown[-1]) else ""
     return f"{fence}{pad}{shown}{pad}{fence}"

@@ -14,6 +14,7 @@ from transformers import TrainingArguments
 from ..functional import IGNORE_INDEX
 from ..labels import label_column
 from .facts import SplitFacts
+from .samples import pixels_of, seconds_of
 
 STATE_FILE = "trainer_state.json"
 NO_MEASURES = ("runtime", "samples_per_second", "steps_per_second", "refresh_seconds", "model_preparation_time")
@@ -122,7 +123,7 @@ def settings_of(args: Any) -> tuple[dict[str, Any], list[str]]:
     for entry in fields(args):
         value = getattr(args, entry.name)
         ours = entry.name.startswith(("lwal_", "label_")) and entry.name not in of_transformers
-        known = ours or entry.name in SHAPE_THE_WEIGHTS
+        known = (ours and entry.name != "lwal_card_samples") or entry.name in SHAPE_THE_WEIGHTS
         if not known or value is None or _is_path(value) or _follows(entry.name, args):
             continue
         value = getattr(value, "value", value)
@@ -144,8 +145,13 @@ def _follows(name: str, args: Any) -> bool:
     return filled or (name == "num_train_epochs" and args.max_steps > 0)
 
 
-def split_facts(dataset: Any) -> SplitFacts | None:
-    """Facts about a data set, or None without one or with several."""
+def split_facts(dataset: Any, processing_class: Any = None) -> SplitFacts | None:
+    """Facts about a data set, or None without one or with several; its samples are left out.
+
+    Args:
+        dataset: anything that a trainer takes.
+        processing_class: a feature extractor knows how fast waves are.
+    """
     if dataset is None or isinstance(dataset, dict):
         return None
     rows = len(dataset) if hasattr(dataset, "__len__") else None
@@ -154,10 +160,21 @@ def split_facts(dataset: Any) -> SplitFacts | None:
     return SplitFacts(
         rows=rows,
         columns=list(getattr(dataset, "column_names", None) or []),
+        types={name: type_name(feature) for name, feature in (getattr(dataset, "features", None) or {}).items()},
         per_label=_per_label(labels) if labels is not None else None,
         tokens=_tokens(dataset),
+        pixels=pixels_of(dataset),
+        seconds=seconds_of(dataset, getattr(processing_class, "sampling_rate", None)),
         split=str(split) if split is not None else None,
     )
+
+
+def type_name(feature: Any) -> str:
+    """What a column of a `datasets.Dataset` holds, in a word or two."""
+    kind = type(feature).__name__.lower()
+    if hasattr(feature, "feature"):
+        return f"{kind} of {type_name(feature.feature)}"
+    return str(feature.dtype) if kind == "value" else kind
 
 
 def _per_label(labels: Any) -> tuple[int, float, int] | None:

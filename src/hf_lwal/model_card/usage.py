@@ -7,6 +7,7 @@ from .metadata import PIPELINES
 from .text import literal
 
 EXAMPLES = {"text": "Replace me with your own text.", "image": "picture.png", "audio": "sound.wav"}
+"""What stands in the snippets where neither examples nor sample rows may be shown."""
 PARTS = {"AutoTokenizer": "tokenizer", "AutoImageProcessor": "image_processor"}
 
 
@@ -39,8 +40,13 @@ def _place(facts: CardFacts) -> str:
 
 
 def _inputs(facts: CardFacts) -> list[str]:
-    texts = [text for text, _, _ in facts.examples] if facts.task == "text" else []
-    return [literal(text) for text in texts] or [literal(EXAMPLES[facts.task])]
+    """Texts or names of files to ask the model, with answers first; empty where there are none to show."""
+    samples = [sample.input for sample in facts.samples if sample.input]
+    return [asked for asked, _, _ in facts.examples] or samples[:1]
+
+
+def _texts(facts: CardFacts) -> list[str]:
+    return [literal(text) for text in _inputs(facts) or [EXAMPLES["text"]]]
 
 
 def _pipeline(facts: CardFacts) -> list[str]:
@@ -50,12 +56,42 @@ def _pipeline(facts: CardFacts) -> list[str]:
         "",
         f"classify = pipeline({literal(PIPELINES[facts.task])}, model={_name(facts)})",
     ]
-    inputs = _inputs(facts)
+    if facts.task != "text":
+        imports, read = media_lines(facts)
+        asked = {"image": "image", "audio": '{"raw": sound, "sampling_rate": rate}'}[facts.task]
+        return [*imports, *lines, *read, f"classify({asked})", *_answers(facts, 1)]
+    inputs = _texts(facts)
     lines += ["classify([", *(f"    {text}," for text in inputs), "])"] if len(inputs) > 1 else []
     lines += [f"classify({inputs[0]})"] if len(inputs) == 1 else []
-    for _, label, score in facts.examples:
-        lines.append(f"# {literal(label)}, {score:.2f}")
-    return lines
+    return [*lines, *_answers(facts, len(inputs))]
+
+
+def _answers(facts: CardFacts, shown: int) -> list[str]:
+    return [f"# {literal(label)}, {score:.2f}" for _, label, score in facts.examples[:shown]]
+
+
+def media_lines(facts: CardFacts) -> tuple[list[str], list[str]]:
+    """Imports, and the lines that read a picture into ``image``, or a sound into ``sound`` and ``rate``.
+
+    The file is a sample of the card; without samples it is one of the reader's own.
+    """
+    names = _inputs(facts)
+    imports, path = [], literal(EXAMPLES[facts.task])
+    if names and facts.model_id:
+        imports = ["from huggingface_hub import hf_hub_download"]
+        path = f"hf_hub_download({_name(facts)}, {literal(names[0])})"
+    elif names:
+        path = literal(f"{_place(facts)}/{names[0]}")
+    yours = "" if names else "a file of yours"
+    if facts.task == "image":
+        return [*imports, "from PIL import Image"], [f"image = Image.open({path})" + f"  # {yours}" * bool(yours)]
+    kind = ", ".join(filter(None, [yours, "16 bit, one channel"]))
+    read = [
+        f"with wave.open({path}) as file:  # {kind}",
+        '    sound = np.frombuffer(file.readframes(file.getnframes()), dtype="<i2").astype("float32") / 32768',
+        "    rate = file.getframerate()",
+    ]
+    return ["import wave", "", "import numpy as np", *imports], read
 
 
 def _load(facts: CardFacts) -> list[str]:
@@ -70,21 +106,22 @@ def _load(facts: CardFacts) -> list[str]:
 
 def _model(facts: CardFacts) -> list[str]:
     first, *rest = _load(facts)
-    lines = [first, "from hf_lwal.hierarchy import label_distances, nearest_labels", *rest, ""]
+    imports, read = media_lines(facts) if facts.processor and facts.task != "text" else ([], [])
+    lines = [*imports, first, "from hf_lwal.hierarchy import label_distances, nearest_labels", *rest, ""]
     if facts.processor and facts.task == "text":
         lines += [
             "texts = [",
-            *(f"    {text}," for text in _inputs(facts)),
+            *(f"    {text}," for text in _texts(facts)),
             "]",
             "model.predict(texts, processor, top_k=3)  # names and probabilities",
             "model.encode(texts, processor)  # embeddings, one row per text",
         ]
     elif facts.processor:
+        name = "image" if facts.task == "image" else "sound"
         lines += [
-            f"# {facts.task}s: a list of pictures (PIL) or of waves (NumPy)"
-            if facts.task == "image"
-            else "# sounds: a list of waves (NumPy)",
-            f"model.predict({'images' if facts.task == 'image' else 'sounds'}, processor, top_k=3)",
+            *read,
+            f"model.predict([{name}], processor, top_k=3)  # names and probabilities",
+            f"model.encode([{name}], processor)  # embeddings, one row per {name}",
         ]
     else:
         lines.append("model.eval()(**inputs).logits.softmax(dim=-1)  # inputs prepared as in training")
