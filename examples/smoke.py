@@ -1,8 +1,8 @@
 """Tiny models and data for the examples' `--smoke`: seconds instead of hours, no network, nothing left behind.
 
 `arguments` gives a command line that points to what was made, so that a smoke run takes the same way through a script
-as a real one. Texts are from CLINC150, which travels with hf-lwal. The models have random weights: their
-accuracies mean nothing.
+as a real one. Texts are from CLINC150 and pictures from Fashion-MNIST, which travel with hf-lwal; sounds are
+sine waves. The models have random weights: their accuracies mean nothing.
 """
 
 import atexit
@@ -24,6 +24,9 @@ LOOP = [
 ]
 TRAINER = ["--use_cpu", "true", "--report_to", "none", "--logging_steps", "2", "--disable_tqdm", "true"]
 INTENTS = ("translate", "book_flight", "timer", "weather", "balance", "transfer")
+CLOTHES = ("Trouser", "Coat", "Sandal", "Bag")
+PITCHES = {"low": 200, "medium": 400, "high": 800, "shrill": 1600}
+"""Label and frequency in Hz."""
 ROWS = {"train": 16, "validation": 8, "test": 8}
 """Rows per label."""
 
@@ -47,6 +50,15 @@ def texts(split):
     rows = some_rows(load_embedded("clinc150")[split], INTENTS, ROWS[split])
     columns = {name: [rows.features[name].int2str(i) for i in rows[name]] for name in ("label", "domain")}
     return Dataset.from_dict({"text": rows["text"][:], **columns})
+
+
+def pairs(split):
+    """Two requests each, and whether they are of the same domain, as about a third of them are."""
+    rows = texts(split)
+    second = rows.shuffle(seed=0)
+    same = np.asarray(rows["domain"]) == np.asarray(second["domain"])
+    labels = np.where(same, "same domain", "other").tolist()
+    return Dataset.from_dict({"sentence1": rows["text"][:], "sentence2": second["text"][:], "label": labels})
 
 
 def data_folder(make):
@@ -80,6 +92,60 @@ def text_model():
     return made
 
 
+def image_model():
+    """A ViT for 28 x 28 pixels in colour, without head."""
+    from transformers import ViTConfig, ViTImageProcessor, ViTModel
+
+    made = folder()
+    ViTImageProcessor(size={"height": 28, "width": 28}).save_pretrained(made)
+    set_seed(0)
+    ViTModel(ViTConfig(image_size=28, patch_size=7, **TRANSFORMER)).save_pretrained(made)
+    return made
+
+
+def image_folder():
+    """Pictures in a folder per split and label."""
+    made, splits = folder(), load_embedded("fashion_mnist")
+    for split in ("train", "test"):
+        for number, row in enumerate(some_rows(splits[split], CLOTHES, ROWS[split])):
+            path = made / split / splits[split].features["label"].int2str(row["label"]) / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            row["image"].save(path)
+    return made
+
+
+def audio_model():
+    """A wav2vec 2.0 for 4 kHz, without head."""
+    from transformers import Wav2Vec2Config, Wav2Vec2FeatureExtractor, Wav2Vec2Model
+
+    made = folder()
+    Wav2Vec2FeatureExtractor(sampling_rate=4000, return_attention_mask=True).save_pretrained(made)
+    set_seed(0)
+    convolutions = {"conv_dim": [16, 16], "conv_kernel": [8, 4], "conv_stride": [4, 4], "num_feat_extract_layers": 2}
+    positions = {"num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 2}
+    config = Wav2Vec2Config(
+        **SIZES, **convolutions, **positions, feat_extract_norm="layer", initializer_range=0.2, classifier_proj_size=64
+    )
+    Wav2Vec2Model(config).save_pretrained(made)
+    return made
+
+
+def sound_folder():
+    """Tones of an eighth of a second in a folder per split and label, as wave files at 8 kHz."""
+    import wave
+
+    made, generator = folder(), np.random.default_rng(0)
+    for split, rows in ROWS.items():
+        for name, pitch in PITCHES.items():
+            (made / split / name).mkdir(parents=True)
+            for number in range(rows):
+                turns = pitch * np.arange(1000) / 8000 + generator.uniform()
+                with wave.open(str(made / split / name / f"{number}.wav"), "wb") as file:
+                    file.setparams((1, 2, 8000, 0, "NONE", ""))
+                    file.writeframes((20000 * np.sin(2 * np.pi * turns)).astype("<i2").tobytes())
+    return made
+
+
 def text_files():
     """Arguments for two csv files whose labels are names."""
     made = folder()
@@ -93,6 +159,9 @@ def text_files():
 KINDS = {
     "files": text_files,
     "texts": lambda: ["--model_name_or_path", text_model(), "--dataset", data_folder(texts)],
+    "pairs": lambda: ["--model_name_or_path", text_model(), "--dataset", data_folder(pairs)],
+    "images": lambda: ["--model_name_or_path", image_model(), "--dataset", image_folder()],
+    "sounds": lambda: ["--model_name_or_path", audio_model(), "--dataset", sound_folder()],
 }
 
 

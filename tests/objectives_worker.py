@@ -58,7 +58,7 @@ def main(folder):
     for method in ("lwr", "label_embed", "static_label"):
         trainer = train("bert", method, folder / "two", per_device_train_batch_size=4)
         assert dist.get_world_size() == 2
-        report[method] = {**trainer.model.state_dict(), **trainer.objective.state_dict()}
+        report[method] = {**trainer.model.state_dict(), **trainer.label_objective.state_dict()}
     torch.save(report, folder / f"rank{dist.get_rank()}.pt")
     dist.barrier()
     dist.destroy_process_group()

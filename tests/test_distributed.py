@@ -195,3 +195,13 @@ def test_gradient_of_a_sum_over_ranks(torchrun_folder):
     for part, found in zip(parts, both_ranks(torchrun_folder, "sum_over_ranks"), strict=True):
         assert torch.equal(found["total"], total.detach())
         assert torch.allclose(found["gradient"], part.grad)
+
+
+@pytest.mark.parametrize("case", ["parts", "whole"])
+def test_radii_for_rejection(torchrun_folder, tmp_path, case):
+    """Ranks that each measure their own part end with unlike radii; rows that every rank has must count once."""
+    one, other = (rank[case] for rank in both_ranks(torchrun_folder, "rejection"))
+    assert torch.equal(one, other)
+    reference = in_one_process("rejection", tmp_path)[case]
+    assert torch.allclose(one, reference, rtol=1e-5)
+    assert (reference.max() - reference.min()) / reference.max() > 0.01

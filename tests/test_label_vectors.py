@@ -109,7 +109,7 @@ def test_after_a_training_every_method_has_vectors(tiny_config, tmp_path, method
     )  # fmt: skip
     trainer = LwALTrainer(model, args, train_dataset=rows)
     trainer.train()
-    vectors = label_vectors(trainer.model, loader(rows), trainer.objective, progress=False)
+    vectors = label_vectors(trainer.model, loader(rows), trainer.label_objective, progress=False)
     assert vectors.shape[0] == LABELS
     assert vectors.dtype == torch.float32
     off_diagonal = label_distances(vectors)[np.triu_indices(LABELS, 1)]

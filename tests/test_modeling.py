@@ -9,9 +9,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file, save_file
 from toy import AUDIO_LENGTH, IMAGE_SIZE, separable_text
-from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments, set_seed
+from transformers import (
+    AutoImageProcessor,
+    AutoModelForSequenceClassification,
+    TimmWrapperConfig,
+    Trainer,
+    TrainingArguments,
+    pipeline,
+    set_seed,
+)
 
 from hf_lwal import AutoModelForLwALClassification, LwALConfig
 
@@ -181,6 +190,21 @@ def test_saved_files_for_machines_and_people(tiny_config, tmp_path):
     assert table["labels"][2]["nearest"][0]["distance"] == pytest.approx(float(distances[2].min()), abs=1e-3)
 
 
+def test_a_saved_model_of_timm_has_its_image_processor(tmp_path):
+    """timm's processor writes no file: it reads what the model's configuration says of size, mean and spread."""
+    pytest.importorskip("timm")
+    looks = {"input_size": [3, 32, 32], "mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6], "crop_pct": 1.0}
+    config = TimmWrapperConfig(architecture="test_resnet", num_labels=3, pretrained_cfg=looks)
+    model = AutoModelForLwALClassification.from_config(config)
+    model.save_pretrained(tmp_path)
+    pixels = AutoImageProcessor.from_pretrained(tmp_path)(Image.new("RGB", (64, 64)), return_tensors="pt")
+    expected = -torch.tensor(looks["mean"]) / torch.tensor(looks["std"])  # of black
+    assert pixels["pixel_values"].shape == (1, 3, 32, 32)
+    assert torch.allclose(pixels["pixel_values"].amin(dim=(0, 2, 3)), expected)
+    assert LwALConfig.from_pretrained(tmp_path).pretrained_cfg == looks
+    assert len(pipeline("image-classification", model=str(tmp_path))(Image.new("RGB", (64, 64)))) == 3
+
+
 def test_a_disagreeing_table_file_is_reported_and_loses(tiny_config, tmp_path, caplog):
     """Numbers edited in the readable file do not change predictions: the user must be told."""
     trained(build(tiny_config, "bert")).save_pretrained(tmp_path)
@@ -316,7 +340,7 @@ def test_a_plain_loop_learns(tiny_config):
             optimizer.zero_grad()
     assert accuracy_of(model, test) > 0.95
     assert model.label_table.scale.item() != 1.0
-    assert model.optimizer_step == 39
+    assert model.optimizer_step == 40
 
 
 def test_the_plain_trainer_learns(tiny_config, tmp_path):

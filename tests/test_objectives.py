@@ -364,7 +364,7 @@ def test_accumulation_changes_nothing(tmp_path, method):
             "bert", method, tmp_path, per_device_train_batch_size=micro, gradient_accumulation_steps=accumulation
         )
         losses = [log["loss"] for log in trainer.state.log_history if "loss" in log]
-        results.append((losses, {**trainer.model.state_dict(), **trainer.objective.state_dict()}))
+        results.append((losses, {**trainer.model.state_dict(), **trainer.label_objective.state_dict()}))
     (losses, state), (split_losses, split_state) = results
     assert losses == pytest.approx(split_losses, rel=1e-4)
     for key, value in state.items():
@@ -382,16 +382,16 @@ def test_resume_is_exact(tmp_path, method):
     """Records, the second head or their optimizer state outside the checkpoint make a resumed run another run."""
     options = {"save_strategy": "steps", "save_steps": 1, "optim": "adamw_torch"}
     whole = train("bert", method, tmp_path / "whole", **options)
-    expected = {**whole.model.state_dict(), **whole.objective.state_dict()}
+    expected = {**whole.model.state_dict(), **whole.label_objective.state_dict()}
     for step in (2, 3):  # within an epoch, and between two
         checkpoint = str(tmp_path / "whole" / f"checkpoint-{step}")
         trainer = train("bert", method, tmp_path / f"resumed-{step}", checkpoint=checkpoint, **options)
-        found = {**trainer.model.state_dict(), **trainer.objective.state_dict()}
+        found = {**trainer.model.state_dict(), **trainer.label_objective.state_dict()}
         assert found.keys() == expected.keys()
         assert [key for key, value in found.items() if not torch.equal(value, expected[key])] == [], step
     first = (
         load_file(tmp_path / "whole" / "checkpoint-1" / "objective.safetensors")
-        if whole.objective.state_dict()
+        if whole.label_objective.state_dict()
         else {}
     )
     moved = [key for key, value in first.items() if not torch.equal(value, expected[key])]
@@ -422,8 +422,8 @@ def test_records_belong_to_their_rows(tmp_path, kind):
     inputs = {key: value for key, value in rows.with_format("torch")[:].items() if key != "labels"}
     with torch.no_grad():
         logits = trainer.model.eval()(**inputs).logits
-    assert trainer.objective.recorded.all()
-    assert torch.allclose(trainer.objective.records.float(), logits, atol=1e-3)
+    assert trainer.label_objective.recorded.all()
+    assert torch.allclose(trainer.label_objective.records.float(), logits, atol=1e-3)
     assert torch.cdist(logits, logits).fill_diagonal_(1.0).min() > 0.01
     assert trainer.state.log_history[0]["lwr_memory_mib"] == round(24 * LABELS * 2 / 2**20, 3)
 
@@ -438,17 +438,17 @@ def test_the_best_model_brings_its_own_label_embedding(tmp_path):
     trainer.train()
     assert trainer.state.best_global_step < 3
     saved = [load_file(tmp_path / f"checkpoint-{step}" / "objective.safetensors")["embedding"] for step in (1, 2, 3)]
-    assert torch.equal(saved[trainer.state.best_global_step - 1], trainer.objective.embedding.detach())
-    assert not torch.equal(saved[2], trainer.objective.embedding.detach())
+    assert torch.equal(saved[trainer.state.best_global_step - 1], trainer.label_objective.embedding.detach())
+    assert not torch.equal(saved[2], trainer.label_objective.embedding.detach())
 
 
 def test_a_second_training_starts_without_records(tmp_path):
     """Records of an earlier training would be distilled from before the new one has recorded any."""
     trainer = train("bert", "lwr", tmp_path, label_lwr_every=1)
-    assert trainer.objective.recorded.all()
+    assert trainer.label_objective.recorded.all()
     trainer.args.max_steps = 1
     trainer.train()
-    assert trainer.objective.recorded.sum() == 8
+    assert trainer.label_objective.recorded.sum() == 8
 
 
 def test_streams_are_refused(tmp_path):
@@ -464,12 +464,12 @@ def test_two_processes_equal_one(tmp_path):
     ranks = [torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1)]
     for method in ("lwr", "label_embed", "static_label"):
         trainer = train("bert", method, tmp_path / "one", per_device_train_batch_size=8)
-        one = {**trainer.model.state_dict(), **trainer.objective.state_dict()}
+        one = {**trainer.model.state_dict(), **trainer.label_objective.state_dict()}
         for rank in ranks:
             assert rank["world_size"] == 2
             for key, value in one.items():
                 assert relative_difference(value, rank[method][key]) < bound(value), (method, key)
-        own = trainer.objective.state_dict()
+        own = trainer.label_objective.state_dict()
         assert all(torch.equal(ranks[0][method][key], ranks[1][method][key]) for key in own)
         assert method == "static_label" or own
 
@@ -534,9 +534,9 @@ def test_presets_name_every_method_of_the_paper(tmp_path):
     }
     for preset, kind in expected.items():
         trainer = LwALTrainer(build("bert"), arguments(tmp_path, lwal_preset=preset), train_dataset=rows_of("bert", 8))
-        assert type(trainer.objective) is kind
+        assert type(trainer.label_objective) is kind
         if kind is LearningWithRetrospection:
-            assert trainer.objective.every == int(preset[-2])
+            assert trainer.label_objective.every == int(preset[-2])
     assert {PRESETS[name]["label_method"] for name in PRESETS} <= OBJECTIVES.keys()
 
 
@@ -546,13 +546,13 @@ def test_method_settings_reach_their_method(tmp_path):
     built = {}
     for method in ("max_entropy", "teacher_free", "lwr", "label_embed"):
         args = arguments(tmp_path, label_method=method, **options)
-        built[method] = LwALTrainer(build("bert"), args, train_dataset=rows_of("bert", 8)).objective
+        built[method] = LwALTrainer(build("bert"), args, train_dataset=rows_of("bert", 8)).label_objective
     assert built["max_entropy"].beta == built["lwr"].beta == built["label_embed"].beta == 0.25
     assert built["teacher_free"].alpha == 0.25
     assert {built[method].temperature for method in built if method != "max_entropy"} == {3.0}
     assert built["lwr"].every == 4
     args = arguments(tmp_path, label_method="static_label", label_static_model="some/model", lwal_scale="3")
-    static = LwALTrainer(build("bert"), args, train_dataset=rows_of("bert", 8)).objective
+    static = LwALTrainer(build("bert"), args, train_dataset=rows_of("bert", 8)).label_objective
     assert (static.source, static.scale) == ("some/model", 3.0)
 
 
@@ -598,5 +598,5 @@ def test_a_method_of_ones_own_needs_no_other_file(tmp_path):
 def test_every_method_says_where_it_is_from(tmp_path, method):
     """A method without its source cannot be cited by a model that was trained with it."""
     args = arguments(tmp_path, label_method=method)
-    assert LwALTrainer(build("bert"), args, train_dataset=rows_of("bert", 8)).objective.citation
+    assert LwALTrainer(build("bert"), args, train_dataset=rows_of("bert", 8)).label_objective.citation
     assert f"`{method}`" in Path(__file__).parents[1].joinpath("docs", "methods.md").read_text(encoding="utf-8")

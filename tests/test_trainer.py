@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import ClassLabel, IterableDataset
+from safetensors.torch import load_file
 from toy import separable_images, separable_text
 from transformers import (
     AutoModelForImageClassification,
@@ -296,6 +297,43 @@ def test_resume_is_exact(tiny_config, tmp_path):
         trainer.train(resume_from_checkpoint=str(tmp_path / "whole" / f"checkpoint-{step}"))
         for key, value in trainer.model.state_dict().items():
             assert torch.equal(value, expected[key]), (step, key)
+
+
+@pytest.mark.parametrize("method", ["lwal", "one_hot"])
+def test_checkpoints_with_names_of_older_versions(tiny_config, tmp_path, caplog, method):
+    """ViT's layers are written under older names: transformers' Trainer goes on with those of the fresh model."""
+    rows, test = separable_images(LABELS, 64, 0), separable_images(LABELS, 40, 1)
+    options = {"label_method": method, "max_steps": 4, "save_strategy": "steps", "save_steps": 1}
+    options |= {"eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "first", "learning_rate": 1e-2}
+
+    def trainer_of(folder, seed, **more):
+        set_seed(seed)
+        model = AutoModelForImageClassification.from_config(tiny_config("vit", num_labels=LABELS))
+        steps = iter(range(10))
+        return LwALTrainer(
+            model,
+            arguments(tmp_path / folder, **options, **more),
+            train_dataset=rows,
+            eval_dataset=test,
+            compute_metrics=lambda _: {"first": -next(steps)},
+        )
+
+    whole = trainer_of("whole", 0)
+    whole.train()
+    expected = {name: value.clone() for name, value in whole.model.state_dict().items()}
+    stored = load_file(tmp_path / "whole" / "checkpoint-2" / "model.safetensors")
+    assert not set(expected) <= set(stored)
+    resumed = trainer_of("resumed", 1)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
+    assert all(torch.equal(value, expected[name]) for name, value in resumed.model.state_dict().items())
+    assert "missing keys" not in caplog.text
+
+    best = trainer_of("best", 0, load_best_model_at_end=True)
+    best.train()
+    assert best.state.best_model_checkpoint.endswith("checkpoint-1")
+    reloaded = type(best.model).from_pretrained(best.state.best_model_checkpoint).state_dict()
+    assert all(torch.equal(value, reloaded[name]) for name, value in best.model.state_dict().items())
+    assert not all(torch.equal(value, expected[name]) for name, value in best.model.state_dict().items())
 
 
 def test_load_best_model_at_end_follows_accuracy(tiny_config, tmp_path):

@@ -1,20 +1,20 @@
 """hf-lwal: Learning with Adaptive Labels for Hugging Face models (Yu & Verma, 2022, arXiv:2209.04528)."""
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .auto import AutoModelForLwALClassification
-from .configuration_lwal import LwALConfig
-from .label_table import LabelTable
-from .modeling_lwal import (
-    LwALClassifierOutput,
-    LwALForAudioClassification,
-    LwALForImageClassification,
-    LwALForSequenceClassification,
-)
-
 if TYPE_CHECKING:
+    from .auto import AutoModelForLwALClassification
     from .callbacks import CentroidRefreshCallback
+    from .configuration_lwal import LwALConfig
+    from .label_table import LabelTable
+    from .modeling_lwal import (
+        LwALClassifierOutput,
+        LwALForAudioClassification,
+        LwALForImageClassification,
+        LwALForSequenceClassification,
+    )
     from .trainer import LwALTrainer
     from .training_args import LwALTrainingArguments
 
@@ -36,7 +36,14 @@ __all__ = [
 # transformers' Trainer imports datasets and, where installed, scikit-learn: who only loads and serves a model need not
 # wait for them.
 _ON_FIRST_USE = {
+    "AutoModelForLwALClassification": "auto",
     "CentroidRefreshCallback": "callbacks",
+    "LabelTable": "label_table",
+    "LwALClassifierOutput": "modeling_lwal",
+    "LwALConfig": "configuration_lwal",
+    "LwALForAudioClassification": "modeling_lwal",
+    "LwALForImageClassification": "modeling_lwal",
+    "LwALForSequenceClassification": "modeling_lwal",
     "LwALTrainer": "trainer",
     "LwALTrainingArguments": "training_args",
 }
@@ -50,3 +57,9 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+# With this import transformers' own Auto classes know the models. It takes seconds; the command line, which reads its
+# words and prints help without it, does it later (hf_lwal_command.py).
+if not getattr(sys.modules.get("hf_lwal_command"), "loading", False):
+    import_module(".auto", __name__)

@@ -16,7 +16,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from .configuration_lwal import TASKS, LwALConfig, matched_label_names
+from .configuration_lwal import HUB_KEYWORDS, TASKS, LwALConfig, matched_label_names
 from .heads import STOCK_CLASSES, Head, find_head, replace_head, stock_from_config, with_architectures
 from .modeling_lwal import (
     MODEL_CLASSES,
@@ -25,6 +25,7 @@ from .modeling_lwal import (
     LwALForSequenceClassification,
     LwALPreTrainedModel,
 )
+from .quantisation import sparing
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +33,6 @@ KEPT_HEAD_NORM = 100.0
 """Label vectors of a kept head are this multiple of the unit vectors: so far out that the softmax of negative
 distances is the softmax of the head's logits to about 1 percent."""
 
-HUB_KEYWORDS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 CONFIG_KEYWORDS = (*HUB_KEYWORDS, "trust_remote_code", "code_revision")
 LABEL_KEYS = ("id2label", "num_labels", "num_classes", "label_names")
 """Where the configuration file of a classifier says how many labels it has; the last two are timm's."""
@@ -85,6 +85,7 @@ class AutoModelForLwALClassification:
         encoder_config.num_labels = settings["embedding_dim"]
         wants_info = kwargs.pop("output_loading_info", False)
         kwargs.pop("ignore_mismatched_sizes", None)
+        kwargs["quantization_config"] = sparing(kwargs.get("quantization_config"), settings["head_name"])
         encoder, info = STOCK_CLASSES[task].from_pretrained(
             pretrained_model_name_or_path,
             config=encoder_config,

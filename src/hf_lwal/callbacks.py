@@ -54,7 +54,7 @@ class CentroidRefreshCallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Bring the ranks together, and refresh for the evaluation or save at the end of an epoch."""
-        self.trainer.objective.merge_ranks()
+        self.trainer.label_objective.merge_ranks()
         if control.should_evaluate or control.should_save:
             self.trainer.refresh_for_evaluation(epoch_end=True)
 

@@ -11,6 +11,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +62,14 @@ def _complete(options: completion.CompletionOptions) -> int:
     return 0
 
 
-def with_config(parser: Parser, words: Sequence[str]) -> list[str]:
+def with_config(parser: Parser, given: Sequence[str]) -> list[str]:
     """Put the settings of a YAML file, the first word after the command, in its place: later flags win over them."""
+    words = list(given)
+    if "--config" in words[:-1]:  # the other usual way to name it
+        place = words.index("--config")
+        words = [words[0], words[place + 1], *words[1:place], *words[place + 2 :]]
     if len(words) < 2 or not words[1].endswith((".yaml", ".yml")):
-        return list(words)
+        return words
     import yaml
 
     chosen = parser.chosen(Namespace(command=words[0]))
@@ -89,6 +94,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name in MORE_FLAGS:
         own = {entry.name for entry in fields(options)}
         values["more"] = {key: values.pop(key) for key in list(values) if key not in own}
+    if name != "doctor":  # which has to work where this import does not
+        import_module(".auto", __package__)  # hf_lwal_command.py imports the package without it
     try:
         return run(options(**values))
     except CommandError as error:

@@ -12,6 +12,7 @@ FORMAT_VERSION = 1
 
 TASKS = ("text", "image", "audio")
 FORWARDED = ("pad_token_id", "bos_token_id", "eos_token_id", "vocab_size", "hidden_size", "problem_type")
+HUB_KEYWORDS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 EXTRA_OUTPUTS = ("embeddings", "features", "hidden_states", "attentions", "past_key_values", "cache")
 
 
@@ -150,6 +151,9 @@ class LwALConfig(PreTrainedConfig):
         output = super().to_dict()
         for key in ("id2label", "label2id", "num_labels", "num_classes", "label_names"):  # the last two are timm's
             output["encoder_config"].pop(key, None)
+        timm = {key: output["encoder_config"].get(key) for key in ("pretrained_cfg", "architecture")}
+        if timm["pretrained_cfg"]:  # timm's image processor has no file of its own: it is looked for here
+            output |= {**timm, "image_processor_type": "TimmWrapperImageProcessor"}
         output.pop("problem_type", None)
         return output
 

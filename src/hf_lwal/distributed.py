@@ -55,3 +55,21 @@ def broadcast_(tensor: Tensor) -> None:
     """Overwrite ``tensor`` in place by rank 0's."""
     if is_distributed():
         dist.broadcast(tensor, src=0)
+
+
+def rows_of_ranks(rows: Tensor) -> list[Tensor]:
+    """The rows that each rank has, in the order of the ranks and without gradient; the same list on every rank.
+
+    Args:
+        rows: (N, …) with an N of each rank's own; dtype and further dimensions must be the same on all ranks.
+    """
+    if not is_distributed():
+        return [rows.detach()]
+    counts = [torch.zeros(1, dtype=torch.int64, device=rows.device) for _ in range(world_size())]
+    dist.all_gather(counts, torch.tensor([len(rows)], device=rows.device))
+    most = max(int(count) for count in counts)
+    padded = rows.new_zeros(most, *rows.shape[1:])  # all_gather wants one shape
+    padded[: len(rows)] = rows.detach()
+    parts = [torch.empty_like(padded) for _ in counts]
+    dist.all_gather(parts, padded)
+    return [part[: int(count)] for part, count in zip(parts, counts, strict=True)]

@@ -83,6 +83,11 @@ def _refuse_what_has_no_linear_head(model: LwALPreTrainedModel, add_bias: bool) 
         raise ValueError("An adapter is around this model: merge it first, model = model.merge_and_unload().")
     if model.config.head_name is None:
         raise ValueError(f"{name} has no single linear head to fold the label vectors into: serve the model as it is.")
+    if any(getattr(part, "hf_quantizer", None) is not None for part in (model, model.encoder)):
+        raise ValueError(
+            "This model is quantised: load it without quantization_config, fold it, and pass quantization_config when "
+            "you load the folded model."
+        )
     head: Any = model.head_module
     without_bias = getattr(head, "bias", None) is None
     if not is_plain_linear(head):

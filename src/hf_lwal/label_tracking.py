@@ -99,6 +99,15 @@ class LabelTracker:
             self.stale = True
         self.set_step(model, self.step(model) + 1)
 
+    def end_step(self, model: LwALPreTrainedModel) -> None:
+        """Mode "forward": end the step of the last forward, unless it has ended, as the next forward would.
+
+        Evaluation and saved state then include it, and a loop resumed from that state goes on as if uninterrupted.
+        """
+        if self.mode == "forward" and self._last_sums is not None:
+            sums, self._last_sums = self._last_sums, None
+            self.commit(model, sums)
+
     def _step_in_forward(self, model: LwALPreTrainedModel, values: Tensor, labels: Tensor) -> None:
         """Mode "forward": end the step of the previous forward, then take this one's class sums."""
         if getattr(model, "_is_replica", False):
@@ -106,9 +115,8 @@ class LabelTracker:
                 "nn.DataParallel throws away what its replicas learn of the labels: start one process per GPU with "
                 "`accelerate launch` or `torchrun`, or train with LwALTrainer."
             )
+        self.end_step(model)
         table = model.label_table
-        if self._last_sums is not None:
-            self.commit(model, self._last_sums)
         self._last_sums = all_reduce_sum(table.sums_of(values, labels))
         if model.config.preset == "paper":
             return

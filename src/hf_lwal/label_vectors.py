@@ -35,7 +35,7 @@ def label_vectors(
         model: an LwAL model (also of ``static_label``) or a stock classifier, with or without adapter.
         dataloader: for stock classifiers, batches (dicts with "labels") to take class means of, such as the training
             rows; iterated twice for models with BatchNorm layers that never ran.
-        objective: the trainer's, which holds what ``label_embed`` learned: ``trainer.objective``.
+        objective: the trainer's, which holds what ``label_embed`` learned: ``trainer.label_objective``.
         progress: show a progress bar.
 
     Returns:

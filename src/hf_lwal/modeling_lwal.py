@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
-from .configuration_lwal import LwALConfig
+from .configuration_lwal import HUB_KEYWORDS, LwALConfig
 from .distributed import all_reduce_sum
 from .functional import IGNORE_INDEX, cross_entropy, direction_sums, repel_from_sums
 from .head_start import can_start, class_mean_projection, suited_size, write_linear
@@ -41,6 +41,7 @@ from .label_table import LabelTable
 from .label_table_file import check_label_table_file, write_label_table_file
 from .label_tracking import LabelTracker
 from .open_set import OpenSet
+from .quantisation import sparing
 from .start import StartSamples, collect, warn_of_missing_classes
 
 logger = logging.getLogger(__name__)
@@ -190,6 +191,7 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
     def label_tracking(self, mode: str) -> None:
         if mode not in ("forward", "trainer", "off"):
             raise ValueError(f"Unknown label_tracking {mode!r}: choose one of forward, trainer, off.")
+        self.tracker.end_step(self)
         self.tracker.mode = mode
 
     @property
@@ -412,6 +414,7 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
 
     def bring_labels_up_to_date(self) -> None:
         """Write ``label_vectors`` if training has changed what they derive from since they were written."""
+        self.tracker.end_step(self)
         if self.tracker.stale:
             self.materialize()
 
@@ -513,6 +516,7 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
         """
         for removed in ("from_tf", "from_flax"):
             kwargs.pop(removed, None)
+        kwargs["quantization_config"] = cls._sparing_the_head(pretrained_model_name_or_path, kwargs)
         try:
             model, info = super().from_pretrained(
                 pretrained_model_name_or_path, *args, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs
@@ -524,6 +528,18 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
         model._check_loaded(str(pretrained_model_name_or_path), info, ignore_mismatched_sizes)
         check_label_table_file(pretrained_model_name_or_path, model.label_table.counts, model.config.label_names)
         return (model, info) if output_loading_info else model
+
+    @classmethod
+    def _sparing_the_head(cls, name: str | os.PathLike[str], kwargs: dict[str, Any]) -> Any:
+        """The quantisation that was asked for, if any, without the encoder's head."""
+        wanted = kwargs.get("quantization_config")
+        if wanted is None:
+            return None
+        config: Any = kwargs.get("config")
+        if not isinstance(config, LwALConfig):
+            hub = {key: kwargs[key] for key in HUB_KEYWORDS if key in kwargs}
+            config = LwALConfig.from_pretrained(name if config is None else config, **hub)
+        return sparing(wanted, config.head_name and f"encoder.{config.head_name}")
 
     def _check_loaded(self, name: str, info: dict[str, Any], ignore_mismatched_sizes: bool) -> None:
         missing = sorted(key for key in info["missing_keys"] if key.startswith("classifier."))

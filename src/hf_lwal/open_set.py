@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from .distributed import rows_of_ranks
 from .functional import IGNORE_INDEX, cosine_distances
 from .inference import evaluated, prepare
 from .start import collect
@@ -113,6 +114,9 @@ class OpenSet:
         Rows that the model was trained on lie closer to their class mean than new ones: where there are rows kept
         back, use those, or more new rows of known classes are rejected than ``1 - quantile``.
 
+        With several processes all of them must call this, each with all rows in the same order or each with its own
+        part of them, as accelerate deals out the batches of a data loader: all get the radii that one process would.
+
         Args:
             inputs: batches (dicts with "labels"), as of a data loader; or, with ``processing_class`` and ``labels``,
                 a list of texts, images or sounds.
@@ -143,6 +147,7 @@ class OpenSet:
             raise ValueError(f"A row has label {int(wrong[0])}, but the model's labels are 0…{table.num_labels - 1}.")
         values, ids = values[ids != IGNORE_INDEX], ids[ids != IGNORE_INDEX]
         own = cosine_distances(values, table.class_features).gather(1, ids.unsqueeze(1))[:, 0]  # (N,)
+        own, ids = _of_all_ranks(own, ids)
         table.rejection_radii.copy_(class_radii(own, ids, table.num_labels, quantile))
         return table.rejection_radii.clone()
 
@@ -208,6 +213,15 @@ class OpenSet:
                 label = reject if far > threshold else names[index]
                 answers.append({"label": label, "score": score, "nearest": names[index], "rejection_score": far})
         return answers
+
+
+def _of_all_ranks(distances: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Distances and labels of the rows of all ranks, once where each rank was given all of them."""
+    parts, ids = rows_of_ranks(distances), rows_of_ranks(labels)
+    alike = all(torch.equal(part, ids[0]) for part in ids)  # parts of the data would differ in their distances
+    if alike and all(torch.allclose(part, parts[0], rtol=1e-3, atol=1e-5) for part in parts):
+        return parts[0], ids[0]
+    return torch.cat(parts), torch.cat(ids)
 
 
 class _LabelledBatches:

@@ -73,6 +73,8 @@ class LwALTrainer(HubTrainer):
     model: Any
     optimizer: Any
     _said_for_card: Mapping[str, Any] = {}
+    _before_trial: Mapping[str, Any] = {}
+    _weights_were_renamed = False
     # The losses are divided by the rows of the whole optimizer step, so micro-batches just add up.
     loss_is_scaled_for_ga = True
 
@@ -87,7 +89,8 @@ class LwALTrainer(HubTrainer):
         args = LwALTrainingArguments("tmp_trainer") if args is None else args
         self.lwal_settings: LwALSettings = resolve(args)
         self._own_objective = objective
-        self.objective = objective or build_objective(self.lwal_settings)
+        # Not called "objective": there hyperparameter_search writes the figure of a trial.
+        self.label_objective = objective or build_objective(self.lwal_settings)
         if model is not None:
             model = self._prepared(model)
         default_metrics = kwargs.get("compute_metrics") is None and len(positional) < 7
@@ -117,10 +120,12 @@ class LwALTrainer(HubTrainer):
         return model if isinstance(model, LwALPreTrainedModel) else None
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
-        """Build the model with the user's ``model_init`` and prepare it for the method."""
+        """Build the model with the user's ``model_init`` and prepare it for the method.
+
+        The model of a trial is prepared later, since the trial's arguments are only set after this.
+        """
         model = super().call_model_init(trial)
-        self.objective = self._own_objective or build_objective(self.lwal_settings)
-        return self._prepared(model)
+        return self._settled(model) if trial is None else model
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train; arguments as in transformers, but True resumes from the newest *complete* checkpoint.
@@ -160,26 +165,38 @@ class LwALTrainer(HubTrainer):
 
     def _prepared(self, model: nn.Module) -> nn.Module:
         check_adapter(model, None if self._own_objective else self.lwal_settings.label_method)
-        model = self.objective.prepare_model(model)
+        model = self.label_objective.prepare_model(model)
         apply_settings(core_model(model), self.lwal_settings)
         return model
 
+    def _settled(self, model: nn.Module) -> nn.Module:
+        """Prepare ``model`` for the arguments as they are now."""
+        self.lwal_settings = resolve(self.args)
+        self.label_objective = self._own_objective or build_objective(self.lwal_settings)
+        return self._prepared(model)
+
     def _configure(self) -> None:
         """Bring objective and model in line with the arguments, which may have changed since the last training."""
-        settings = resolve(self.args)
-        if settings != self.lwal_settings:
-            self.lwal_settings = settings
-            self.objective = self._own_objective or build_objective(settings)
-            self.model = self.model_wrapped = self._prepared(self.model)
+        if resolve(self.args) != self.lwal_settings:
+            self.model = self.model_wrapped = self._settled(self.model)
 
     def _hp_search_setup(self, trial: Any) -> None:
+        if trial is None or self.hp_search_backend is None:
+            super()._hp_search_setup(trial)
+            return
+        for name, value in self._before_trial.items():  # what this trial leaves out is not for the last one to say
+            setattr(self.args, name, value)
+        before = dict(vars(self.args))
         super()._hp_search_setup(trial)
-        if trial is not None:
-            self._configure()
+        self._before_trial = {name: value for name, value in before.items() if vars(self.args)[name] is not value}
+        self.model = self._settled(self.model)
+        if self.place_model_on_device:  # preparing it may have made new layers
+            self._move_model_to_device(self.model, self.args.device)
+        self.model_wrapped = self.model
 
     def _refuse_and_warn(self) -> None:
-        if self.objective.accumulation_caveat is not None and self.args.gradient_accumulation_steps > 1:
-            logger.warning(self.objective.accumulation_caveat)
+        if self.label_objective.accumulation_caveat is not None and self.args.gradient_accumulation_steps > 1:
+            logger.warning(self.label_objective.accumulation_caveat)
         model = self._lwal_model
         if model is None:
             return
@@ -238,7 +255,7 @@ class LwALTrainer(HubTrainer):
                 f"Training needs labels, but a batch has only the columns {', '.join(sorted(inputs))}: name the "
                 "label column `label` or `labels`."
             )
-        hidden = {SAMPLE_ID} if self.objective.passes_labels else {SAMPLE_ID, "labels"}
+        hidden = {SAMPLE_ID} if self.label_objective.passes_labels else {SAMPLE_ID, "labels"}
         kept = {name: value for name, value in inputs.items() if name not in hidden}
         context = self._context(num_items_in_batch if model.training else None, inputs.get(SAMPLE_ID))
         if context.training and self._whole_step is not None:
@@ -247,8 +264,8 @@ class LwALTrainer(HubTrainer):
             context.model.label_tracking = "trainer"
             loss, terms = self._whole_step.loss(context.model, outputs["embeddings"], context)
         else:
-            outputs = self.objective.forward_model(model, kept)
-            loss, terms = self.objective.loss(outputs, labels, context)
+            outputs = self.label_objective.forward_model(model, kept)
+            loss, terms = self.label_objective.loss(outputs, labels, context)
         if context.training:
             self._observe(outputs, labels, terms)
         return (loss, outputs) if return_outputs else loss
@@ -294,9 +311,9 @@ class LwALTrainer(HubTrainer):
                 self._label_log.resume(model)
         if self.state.global_step > 0:
             return
-        if numbers := self.objective.begin(model):
+        if numbers := self.label_objective.begin(model):
             self.log(numbers)
-        if not self.objective.wants_start(model):
+        if not self.label_objective.wants_start(model):
             return
         batches = self._rows_to_batches(self.lwal_settings.init_samples)
         if not batches:
@@ -305,7 +322,7 @@ class LwALTrainer(HubTrainer):
         if self.is_deepspeed_enabled and isinstance(model, LwALPreTrainedModel):
             model.config.initial_head = "random"  # DeepSpeed has copied the weights: it would put the old head back
         samples = self._collect(batches, "Class means")
-        numbers = self.objective.start(model, samples, self._peak_learning_rate())
+        numbers = self.label_objective.start(model, samples, self._peak_learning_rate())
         warn_of_missing_classes(samples.labels, self._label_names())
         self._warn_of_scale(numbers)
         self.log({"start_samples": len(samples.labels), "start_seconds": round(samples.seconds, 3), **numbers})
@@ -320,7 +337,7 @@ class LwALTrainer(HubTrainer):
     def commit_step(self) -> None:
         """Step end: give the rows of this step, of all ranks, to the class means."""
         self._label_log.end_step()
-        self.objective.zero_grad()  # the trainer's own loop only knows the model's gradients
+        self.label_objective.zero_grad()  # the trainer's own loop only knows the model's gradients
         model = self._lwal_model
         if model is None:
             return
@@ -349,7 +366,7 @@ class LwALTrainer(HubTrainer):
         self.state.log_history.append(entry)
 
     def _wants_eval_refresh(self, model: LwALPreTrainedModel, wanted: str | int, epoch_end: bool) -> bool:
-        if not self.objective.refreshes_labels:
+        if not self.label_objective.refreshes_labels:
             return False
         if isinstance(wanted, int):
             return self.state.global_step - self._last_eval_refresh >= wanted
@@ -361,7 +378,7 @@ class LwALTrainer(HubTrainer):
 
     def _collect(self, batches: list[Any], description: str) -> StartSamples:
         model = self.core_model
-        values_of = self.objective.start_values(model)
+        values_of = self.label_objective.start_values(model)
         show = not self.args.disable_tqdm and self.is_local_process_zero()
         with self.compute_loss_context_manager():
             samples = collect(model, values_of, batches, self.args.device, show, description)
@@ -392,15 +409,16 @@ class LwALTrainer(HubTrainer):
 
     def _get_dataloader(self, dataset: Any, description: str, *args: Any, **kwargs: Any) -> DataLoader[Any]:
         self.data_collator.names = self._label_names()  # scripts name the labels after building the trainer
-        if not (kwargs.get("is_training") and self.objective.needs_sample_ids):
+        if not (kwargs.get("is_training") and self.label_objective.needs_sample_ids):
             return super()._get_dataloader(dataset, description, *args, **kwargs)
         if isinstance(dataset, torch.utils.data.IterableDataset) or not hasattr(dataset, "__len__"):
             raise ValueError(
-                f"{type(self.objective).__name__} keeps something of every training row, but {type(dataset).__name__} "
-                "is a stream, whose rows have no number: use a map-style data set, with a length and an index."
+                f"{type(self.label_objective).__name__} keeps something of every training row, but "
+                f"{type(dataset).__name__} is a stream, whose rows have no number: use a map-style data set, with a "
+                "length and an index."
             )
         own = self.data_collator
-        self.objective.allocate(len(dataset), len(self._label_names()))
+        self.label_objective.allocate(len(dataset), len(self._label_names()))
         rows, collator = dataset, own
         if isinstance(dataset, Dataset):
             rows = self._remove_unused_columns(dataset, description=description)
@@ -418,12 +436,12 @@ class LwALTrainer(HubTrainer):
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """Optimizer of the model and of the objective's own parameters, which are not decayed."""
-        self.objective.to(self.args.device)
+        self.label_objective.to(self.args.device)
         if self.optimizer is not None and self._labels_were_edited():
             self.optimizer, self.model_wrapped = None, self.model
         optimizer = super().create_optimizer(model)
         known = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        own = [parameter for parameter in self.objective.parameters() if id(parameter) not in known]
+        own = [parameter for parameter in self.label_objective.parameters() if id(parameter) not in known]
         for parameter in own:
             broadcast_(parameter.data)
         if own:
@@ -434,7 +452,7 @@ class LwALTrainer(HubTrainer):
         """Whether the optimizer of an earlier training holds a label table that is no more."""
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
             return False  # their optimizers hold parameters of their own making
-        alive = {id(parameter) for parameter in (*self.model.parameters(), *self.objective.parameters())}
+        alive = {id(parameter) for parameter in (*self.model.parameters(), *self.label_objective.parameters())}
         return any(
             id(parameter) not in alive for group in self.optimizer.param_groups for parameter in group["params"]
         )
@@ -443,30 +461,48 @@ class LwALTrainer(HubTrainer):
         """Forward and backward of a micro-batch; after the last one the objective's gradients are averaged."""
         loss: Tensor = super().training_step(*args, **kwargs)
         if self.accelerator.sync_gradients:
-            average_gradients(self.objective)
+            average_gradients(self.label_objective)
         return loss
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the model, and beside it what the objective has learned (``objective.safetensors``)."""
         super().save_model(output_dir, _internal_call)
-        if self.args.should_save and not _internal_call and any(True for _ in self.objective.parameters()):
-            save_objective(self.objective, output_dir or self.args.output_dir)
+        if self.args.should_save and not _internal_call and any(True for _ in self.label_objective.parameters()):
+            save_objective(self.label_objective, output_dir or self.args.output_dir)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
-        self.objective.merge_ranks()
+        self.label_objective.merge_ranks()
         if self.args.should_save:
-            save_objective(self.objective, output_dir)
+            save_objective(self.label_objective, output_dir)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
-            load_objective(self.objective, checkpoint)
+            load_objective(self.label_objective, checkpoint)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        self._load_renamed_weights(resume_from_checkpoint)
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        self._weights_were_renamed = bool(load_result.missing_keys and load_result.unexpected_keys)
+        if not self._weights_were_renamed:
+            super()._issue_warnings_after_load(load_result)
+
+    def _load_renamed_weights(self, checkpoint: str) -> None:
+        # Models write some weights (all of ViT's layers) under names of older versions, which only from_pretrained
+        # reads back: Trainer leaves those weights as they are.
+        if self._weights_were_renamed:
+            self._weights_were_renamed = False
+            model = self.core_model
+            model.load_state_dict(type(model).from_pretrained(checkpoint, dtype=model.dtype).state_dict())
 
     def _load_best_model(self) -> None:
         super()._load_best_model()
+        self._load_renamed_weights(self.state.best_model_checkpoint)
         if has_state(self.state.best_model_checkpoint):
-            load_objective(self.objective, self.state.best_model_checkpoint)
+            load_objective(self.label_objective, self.state.best_model_checkpoint)
 
     def create_model_card(
         self,
@@ -481,12 +517,14 @@ class LwALTrainer(HubTrainer):
         dataset_args: str | list[str] | None = None,
         *,
         controls: Mapping[str, list[tuple[int, float]]] | None = None,
+        control_tests: Mapping[str, float] | None = None,
         examples: list[str] | None = None,
+        samples: int | None = None,
         command: str | None = None,
     ) -> None:
         """Write README.md with pictures into the output folder; what people wrote into it stays.
 
-        Arguments as in transformers, and three more; what was said once holds for later calls, as from `push_to_hub`.
+        Arguments as in transformers, and five more; what was said once holds for later calls, as from `push_to_hub`.
 
         Args:
             language: language code.
@@ -499,7 +537,10 @@ class LwALTrainer(HubTrainer):
             dataset: its name for people.
             dataset_args: its configuration.
             controls: "one-hot" or "one-hot from class means" to its curve, (step, accuracy between 0 and 1).
-            examples: texts for the snippets and the Hub's widget, shown with the model's answers.
+            control_tests: the same name to its accuracy on the test rows.
+            examples: texts for the snippets and the Hub's widget, shown with the model's answers; default: samples.
+            samples: rows of the training and the evaluation data to show, 0 for none; default: those of
+                ``lwal_card_samples``, else three of data sets that anyone can see, and none of others.
             command: shell command that trains the model again.
         """
         # What a push says by itself, which must not replace a title that someone chose.
@@ -514,10 +555,15 @@ class LwALTrainer(HubTrainer):
             "dataset": dataset,
             "dataset_args": dataset_args,
             "controls": controls,
+            "control_tests": control_tests,
             "examples": examples,
             "command": command,
         }
-        self._said_for_card = {**self._said_for_card, **{name: value for name, value in said.items() if value}}
+        if samples is not None and samples < 0:
+            raise ValueError(f"samples is {samples}, but it must be 0 or more.")
+        shown = {} if samples is None else {"samples": samples}  # 0 says something too
+        said = {name: value for name, value in said.items() if value}
+        self._said_for_card = {**self._said_for_card, **said, **shown}
         if self.is_world_process_zero():
             from .model_card import write_trainer_card
 

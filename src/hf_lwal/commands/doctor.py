@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +26,9 @@ UNKNOWN = f"What is required could not be read, since {PACKAGE} runs without bei
 FOR_USERS = ("completion", "onnx", "plots", "quickstart", "vision", "wordnet")
 """Extras that add something for users; `test` and `dev` are for those who work on the library."""
 
+IMPORTED = ("torch", "transformers.modeling_utils", "datasets", "hf_lwal.auto")
+"""Modules without which nothing works; each needs those before it."""
+
 
 @dataclass(frozen=True)
 class DoctorOptions:
@@ -34,10 +38,11 @@ class DoctorOptions:
 
 
 def run(options: DoctorOptions) -> int:
-    """Print one line per finding; returns 1 when a required package is missing or too old."""
+    """Print one line per finding; returns 1 when a required package is missing, too old or broken."""
     problems: list[str] = []
     sections = {
         "Versions": list(_versions(problems)),
+        "Imports": [_import(name, problems) for name in IMPORTED],
         "Device": list(_devices()),
         "Caches": list(_caches()),
         "Extras": list(_extras()),
@@ -92,10 +97,24 @@ def _versions(problems: list[str]) -> Iterator[str]:
             problems.append(f'Put it right with: pip install "{requirement}"')
 
 
+def _import(name: str, problems: list[str]) -> str:
+    """Whether a module can be imported: the right version can be broken, or not go with its neighbours."""
+    try:
+        import_module(name)
+    except Exception as error:  # whatever stops the import is the finding
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        problems.append(f"{name} cannot be imported: {reason}")
+        return f"{name}: broken ({type(error).__name__})"
+    return f"{name}: works"
+
+
 def _devices() -> Iterator[str]:
     """What trains: GPUs with their memory, or the CPU."""
-    import torch
-
+    try:
+        import torch
+    except Exception:  # `_import` has said so
+        yield "unknown, since torch cannot be imported"
+        return
     if torch.cuda.is_available():
         for number in range(torch.cuda.device_count()):
             free, total = torch.cuda.mem_get_info(number)
@@ -110,9 +129,12 @@ def _devices() -> Iterator[str]:
 
 def _caches() -> Iterator[str]:
     """Where models and data are kept, and how much room is left there."""
-    from datasets import config
-    from huggingface_hub import constants
-
+    try:
+        from datasets import config
+        from huggingface_hub import constants
+    except Exception:  # `_import` has said so
+        yield "unknown, since datasets cannot be imported"
+        return
     for title, path in (("models", constants.HF_HUB_CACHE), ("data sets", config.HF_DATASETS_CACHE)):
         place = Path(path)
         existing = next(folder for folder in (place, *place.parents) if folder.exists())

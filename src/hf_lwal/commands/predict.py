@@ -93,8 +93,6 @@ def load(name: str) -> tuple[str, Any]:
     """
     import transformers
 
-    from .. import auto  # noqa: F401  # registers the models with a label table
-
     if Path(name).is_dir() and not (Path(name) / "config.json").exists():
         raise CommandError(f"The folder {name!r} has no config.json; give one that holds a saved model.")
     config = load_part(transformers.AutoConfig, name)
