@@ -108,6 +108,16 @@ def test_the_reference_line_marks_where_each_method_gets_there(monkeypatch):
     assert axes.get_ylim()[0] > -10.0, "marks must not stretch the picture"
 
 
+def test_an_untrained_start_does_not_flatten_the_picture(monkeypatch):
+    late = {"a": [(0, 1.0), (5, 80.0), (10, 90.0)], "b": [(0, 0.5), (5, 82.0), (10, 91.0)]}
+    bottom, top = drawn(monkeypatch, curves, plots.plot_learning_curves, late, "curves.png").get_ylim()
+    assert 75.0 < bottom < 80.0
+    assert 91.0 < top < 95.0
+    early = {"a": [(0, 75.0), (5, 85.0), (10, 90.0)], "b": [(0, 1.0), (5, 30.0), (10, 60.0)]}
+    bottom, _ = drawn(monkeypatch, curves, plots.plot_learning_curves, early, "curves.png").get_ylim()
+    assert bottom < 1.0
+
+
 def test_spread_is_drawn_around_its_own_curve(monkeypatch):
     lines = {"a": [(0, 10.0), (5, 20.0)], "b": [(0, 1.0), (5, 2.0)]}
     axes = drawn(monkeypatch, curves, plots.plot_learning_curves, lines, "curves.png", spread={"a": [1.0, 3.0]})

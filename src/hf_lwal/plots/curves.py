@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 DASHES = ("-", "--", ":", "-.")
-LEGEND_INSIDE = 6
+LEGEND_INSIDE = 4
 """Methods that fit into a legend among the curves; more get theirs at the side."""
 
 
@@ -50,6 +50,7 @@ def plot_learning_curves(
     outside = len(curves) > LEGEND_INSIDE
     figure, axes = new_figure(9.5 if outside else 7.0, 4.5)
     colours = _draw_lines(axes, curves, spread or {})
+    _leave_out_untrained(axes, curves)
     if reference is not None:
         _mark_target(axes, curves, reference, colours)
     axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
@@ -75,6 +76,20 @@ def _draw_lines(
             deviation = np.asarray(spread[name], dtype=np.float64)
             axes.fill_between(steps, values - deviation, values + deviation, color=line.get_color(), alpha=0.15, lw=0)
     return colours
+
+
+def _leave_out_untrained(axes: Axes, curves: Mapping[str, Sequence[tuple[float, float]]]) -> None:
+    """Cut off first points that lie so far below all others that they would take more than half of the picture.
+
+    An untrained model's accuracy says little, and what methods differ in would be a few pixels high.
+    """
+    trained = [value for points in curves.values() for _, value in list(points)[1:]]
+    if not trained:
+        return
+    low, high = min(trained), max(trained)
+    lowest = min(points[0][1] for points in curves.values() if points)
+    if low - lowest > high - low > 0.0:
+        axes.set_ylim(low - 0.05 * (high - low), high + 0.1 * (high - low))
 
 
 def _mark_target(
