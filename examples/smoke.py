@@ -9,6 +9,7 @@ import atexit
 import tempfile
 from pathlib import Path
 
+import datasets
 import numpy as np
 from datasets import Dataset
 from transformers import BertConfig, BertModel, set_seed
@@ -172,5 +173,6 @@ def arguments(kind, trainer=True):
         kind: key of `KINDS`.
         trainer: whether the script takes all of transformers' training arguments.
     """
+    datasets.config.HF_DATASETS_CACHE = folder()
     loop = [*LOOP, "--output_dir", folder() / "out", *(TRAINER if trainer else [])]
     return [str(argument) for argument in (*loop, *KINDS[kind]())]

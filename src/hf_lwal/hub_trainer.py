@@ -63,6 +63,8 @@ class HubTrainer(Trainer):
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         super()._save(output_dir, state_dict)
+        if not self.args.should_save:  # transformers comes here on every rank, and saves on the first
+            return
         model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
         if (self.args.push_to_hub or self._pushing) and isinstance(model, LwALPreTrainedModel):
             model.write_companions(output_dir or self.args.output_dir, include_code=model.config.push_code)

@@ -158,7 +158,8 @@ class LwALTrainer(HubTrainer):
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         super()._save(output_dir, state_dict)
         model = self._lwal_model
-        if model is not None and active_adapters(self.model) is not None:  # an adapter saves itself only
+        adapted = self.args.should_save and active_adapters(self.model) is not None  # and then saves itself only
+        if model is not None and adapted:
             table, names = model.label_table, model.config.label_names
             folder = output_dir or self.args.output_dir
             write_label_table_file(folder, table.label_vectors, table.counts, names, table.rejection_radii)
