@@ -2,14 +2,39 @@
 
 import subprocess
 import sys
+import tomllib
 from dataclasses import dataclass, field, fields
+from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Literal
 
 import pytest
+from test_modeling import build
 
 from hf_lwal import LwALTrainingArguments, cli
 from hf_lwal.errors import CommandError
 from hf_lwal.flags import Parser, add_options, argument, option
+
+HEAVY = ("torch", "transformers", "datasets", "scipy", "pyarrow")
+SCRIPT = """
+import sys
+from importlib import import_module
+entry, *sys.argv[1:] = sys.argv[1:]
+module, _, name = entry.partition(":")
+try:
+    sys.exit(getattr(import_module(module), name)())
+finally:
+    print("imported:", *sys.modules, file=sys.stderr)
+"""
+
+
+def as_a_user(*words):
+    """Run what the console script runs; returns the process and the modules that it imported."""
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    entry = EntryPoint("hf-lwal", project["scripts"]["hf-lwal"], "console_scripts")
+    command = [sys.executable, "-c", SCRIPT, entry.value, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done, done.stderr.rpartition("imported:")[2].split()
 
 
 @dataclass(frozen=True)
@@ -101,6 +126,27 @@ def test_it_runs_as_a_program():
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("words", [[], *([name] for name in cli.COMMANDS if name not in cli.MORE_FLAGS)])
+def test_help_imports_nothing_heavy(words):
+    """One import at the top of a command makes every help text, of all commands, wait for seconds."""
+    done, imported = as_a_user(*words, "--help")
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"usage: hf-lwal {' '.join(words)}".strip())
+    assert "hf_lwal.cli" in imported, "the list must be the real one"
+    assert [name for name in HEAVY if name in imported] == []
+
+
+def test_a_command_knows_the_models_that_its_help_did_without(tiny_config, tokenizer, tmp_path):
+    """The package is imported without acquainting transformers with them, which must be made up for."""
+    model = build(tiny_config, "bert")
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    done, imported = as_a_user("predict", str(tmp_path), "word1 key2 key2")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split(" 0.")[0] in model.config.label2id
+    assert "hf_lwal.auto" in imported
+
+
 @pytest.mark.parametrize("name", [None, *cli.COMMANDS])
 def test_help_reads_well_at_80_columns(name, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
@@ -135,6 +181,20 @@ def test_training_flags_are_grouped_and_the_many_are_hidden(monkeypatch, capsys)
     assert missing == []
     words = " ".join(short.split())
     assert "batch size per device for training. (default: 32)" in words, "the command's own default"
+
+
+def test_a_settings_file_may_also_be_named_by_a_flag(tmp_path):
+    file = tmp_path / "settings.yaml"
+    file.write_text("data: rows.csv\nmax_steps: 3\nbf16: false\n", encoding="utf-8")
+    parser = cli.build_parser("train")
+    expected = ["train", "--data=rows.csv", "--max-steps=3", "--bf16=False", "--seed", "1"]
+    for words in (
+        [str(file), "--seed", "1"],
+        ["--config", str(file), "--seed", "1"],
+        ["--seed", "1", "--config", str(file)],
+    ):
+        assert cli.with_config(parser, ["train", *words]) == expected
+    assert cli.with_config(parser, ["train", "--config"]) == ["train", "--config"], "the parser says what is missing"
 
 
 @pytest.mark.parametrize(
@@ -263,6 +323,18 @@ def test_doctor_finds_what_is_missing(monkeypatch, capsys):
     assert "completion: there" in output
     assert 'onnx: gone missing; pip install "hf-lwal[onnx]"' in output
     assert "not asked (--offline)" in output or "HF_HUB_OFFLINE is set" in output
+
+
+def test_doctor_says_what_cannot_be_imported(monkeypatch, capsys):
+    """It is asked when nothing works; the traceback of an import is what people have already."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    assert cli.main(["doctor", "--offline"]) == 1
+    output = capsys.readouterr().out
+    assert "torch: broken (ModuleNotFoundError)" in output
+    assert "hf_lwal.auto: works" in output
+    assert "unknown, since torch cannot be imported" in output
+    assert "torch cannot be imported: ModuleNotFoundError: import of torch halted" in output.splitlines()[-2]
 
 
 @pytest.mark.slow

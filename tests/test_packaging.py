@@ -1,6 +1,7 @@
 """What the package promises as a whole: light to import, layered, complete when installed, documented as tested."""
 
 import ast
+import pickle
 import re
 import subprocess
 import sys
@@ -19,6 +20,7 @@ LAYERS = [
     *("label_rows", "label_table", "label_table_file", "hub_code"),
     *(
         "configuration_lwal",
+        "quantisation",
         "heads",
         "head_start",
         "start",
@@ -59,11 +61,48 @@ LAYERS = [
 """Lowest first. A new module gets its place here; it may import only what stands before it."""
 
 
-def test_the_import_is_light():
+@pytest.fixture(scope="module")
+def after_the_import():
+    """What a fresh process says after ``import hf_lwal`` and nothing else of ours."""
+    code = (
+        "import hf_lwal, sys; print(*{'matplotlib', 'scipy.cluster', 'datasets', 'sklearn'} & set(sys.modules));"
+        "import transformers as t; kind = type(t.AutoConfig.for_model('lwal'));"
+        "print(*(kind in auto._model_mapping for auto in (t.AutoModelForSequenceClassification,"
+        " t.AutoModelForImageClassification, t.AutoModelForAudioClassification)))"
+    )
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_the_import_is_light(after_the_import):
     """Plotting, clustering and data libraries cost seconds that a server which only predicts should not pay."""
-    code = "import hf_lwal, sys; print(*{'matplotlib', 'scipy.cluster', 'datasets', 'sklearn'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == []
+    assert after_the_import[0] == ""
+
+
+def test_the_import_alone_acquaints_transformers_with_the_models(after_the_import):
+    """Whoever then loads with transformers' own Auto classes touches no name of ours."""
+    assert after_the_import[1].split() == ["True"] * 3
+
+
+def test_public_names_are_found_by_every_way_of_importing():
+    """They are attributes that come into being at first use, where an import statement or a tool could miss them."""
+    namespace = {}
+    exec("from hf_lwal import *", namespace)
+    assert set(namespace) - {"__builtins__"} == set(hf_lwal.__all__) == set(dir(hf_lwal))
+    for name in hf_lwal.__all__:
+        found = getattr(hf_lwal, name)
+        assert found is namespace[name]
+        assert found.__module__.startswith("hf_lwal.")
+        assert pickle.loads(pickle.dumps(found)) is found
+    with pytest.raises(AttributeError, match="no attribute 'LwALTrainers'"):
+        _ = hf_lwal.LwALTrainers
+
+
+def test_type_checkers_see_the_names_that_are_found_at_run_time():
+    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    typing_only = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {alias.name: node.module for node in typing_only.body for alias in node.names}
+    assert seen == hf_lwal._ON_FIRST_USE
+    assert sorted(seen) == hf_lwal.__all__
 
 
 def modules():

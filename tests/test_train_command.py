@@ -119,6 +119,8 @@ def test_a_run_leaves_everything_a_user_needs(finished):
     card = (output / "README.md").read_text(encoding="utf-8")
     assert {"split: validation", "split: test"} <= {line.strip() for line in card.splitlines()}
     assert "one-hot from class means" in card, "the control stands in the card"
+    assert " % on the test rows" in card, "measured on the rows that chose nothing, as the model is"
+    assert "Samples of the" not in card, "rows of a file are nobody else's business"
     assert str(output) not in card, "no path of this machine"
     log = json.loads((output / "trainer_state.json").read_text(encoding="utf-8"))
     assert [entry["step"] for entry in log["log_history"] if "eval_accuracy" in entry] == [9, 18, 27], "every epoch"
