@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import hashlib
 import io
 import math
@@ -59,12 +60,19 @@ def reference_of(data: Data, data_root: str | None) -> tuple[NDArray[np.float64]
     kind = reference_kind(data.name, data.groups)
     if kind is None:
         return None
-    if kind == "groups":
-        groups: list[str | None] = list(data.groups or ())
-        return group_distances(groups), groups
-    with _wordnet_named(f"{data.name} is compared with WordNet."):
-        distances, _ = wordnet_distances(data.names, wordnet_place(data_root), SENSES[data.name])
-    return distances, cluster_names(reference_clusters(distances), data.names)
+    if kind == "wordnet":
+        return _wordnet_reference(data.name, tuple(data.names), wordnet_place(data_root))
+    groups: list[str | None] = list(data.groups or ())
+    return group_distances(groups), groups
+
+
+@functools.lru_cache(maxsize=4)  # unpacking WordNet takes seconds, and every training of a data set needs the same
+def _wordnet_reference(
+    dataset: str, names: tuple[str, ...], place: Path | None
+) -> tuple[NDArray[np.float64], list[str | None]]:
+    with _wordnet_named(f"{dataset} is compared with WordNet."):
+        distances, _ = wordnet_distances(names, place, SENSES[dataset])
+    return distances, cluster_names(reference_clusters(distances), names)
 
 
 def wordnet_place(data_root: str | None) -> Path | None:

@@ -89,6 +89,8 @@ def run(options: CompareOptions) -> int:
         for cell in waiting:
             print(cell)
         print(f"{len(waiting)} of {len(cells)} trainings are missing in {output}.")
+        if options.tune_first:
+            print("The other seeds follow, each method at the learning rate at which these are best.")
         return 0
     errors = run_grid(cells, output, options.data_root, options.processes, options.structure)
     if options.tune_first:
