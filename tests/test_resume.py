@@ -77,6 +77,18 @@ def test_resume_at_every_step(tmp_path, options):
         assert differences(final_state(trainer), expected) == [], step
 
 
+@pytest.mark.parametrize("steps", [STEPS, 4], ids=["within an epoch", "after an epoch"])
+@pytest.mark.parametrize("options", [{}, BEST], ids=["plain", "best"])
+def test_nothing_is_left_to_train(tmp_path, caplog, options, steps):
+    """Killed after its last checkpoint, a training was whole; stock transformers then trains one step too many."""
+    folder, expected, _ = undisturbed(tmp_path / "whole", steps=steps, **options)
+    trainer = trainer_in(Path(shutil.copytree(folder, tmp_path / "again")), steps=steps, **options)
+    trainer.train(resume_from_checkpoint=True)
+    assert trainer.state.global_step == steps
+    assert differences(final_state(trainer), expected) == []
+    assert (f"all {steps} steps" in caplog.text) == (steps == STEPS)
+
+
 def test_the_comparison_sees_dropout_and_pending_sums(whole):
     """Without dropout, or with sums that are always committed, the tests above would pass for the wrong reason."""
     folder, expected = whole

@@ -145,6 +145,17 @@ class LwALTrainer(HubTrainer):
             model.bring_labels_up_to_date()
         return output
 
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        if self.state.global_step < self.state.max_steps:
+            super()._run_epoch(*args, **kwargs)
+            return
+        # resumed where the last step was already done; transformers looks for the end only after one step more
+        logger.warning(
+            "The checkpoint has all %d steps: nothing is left to train (raise max_steps or num_train_epochs to go on).",
+            self.state.max_steps,
+        )
+        self.control.should_training_stop = True
+
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         if self.args.should_save:
             folder = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
