@@ -45,8 +45,11 @@ def lower_bounds(pyproject: Path) -> dict[str, str]:
 
 
 def constraints(bounds: dict[str, str]) -> str:
-    """Lines of a constraints file that leave pip nothing but the bounds."""
-    return "".join(f"{name}=={bound}\n" for name, bound in bounds.items())
+    """Lines of a constraints file that leave pip nothing but the bounds.
+
+    Builds named "+cpu" are left out: torch as such would meet a torchvision that was built against the other one.
+    """
+    return "".join(f"{name}=={bound},!={bound}+cpu\n" for name, bound in bounds.items())
 
 
 def installed(bounds: dict[str, str]) -> str:

@@ -44,6 +44,7 @@ LAYERS = [
         "callbacks",
         "checkpoints",
         "hub_trainer",
+        "checkpoint_trainer",
         "trainer",
     ),
     *(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from transformers.trainer_utils import HubStrategy
 from .hub_code import code_files
 from .label_table_file import FILE_NAME
 from .modeling_lwal import LwALPreTrainedModel
+from .peft_support import core_model
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +29,19 @@ class HubTrainer(Trainer):
     card with its pictures and, unless ``model.config.push_code`` is off, the modules that load the model elsewhere.
     """
 
+    model: Any
     _pushing = False
+    _said_for_card: Mapping[str, Any] = {}
+
+    @property
+    def core_model(self) -> Any:
+        """The model itself, without the wrappers of data parallelism, compilation and adapters."""
+        return core_model(self.accelerator.unwrap_model(self.model, keep_torch_compile=False))
+
+    @property
+    def _lwal_model(self) -> LwALPreTrainedModel | None:
+        model = self.core_model
+        return model if isinstance(model, LwALPreTrainedModel) else None
 
     def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
         """Push model, card and processing class; arguments and result as in transformers."""
@@ -40,6 +54,71 @@ class HubTrainer(Trainer):
             token, revision = kwargs.get("token"), kwargs.get("revision")
             self._take_back_samples(token or self.args.hub_token, revision or self.args.hub_revision)
         return pushed
+
+    def create_model_card(
+        self,
+        language: str | None = None,
+        license: str | None = None,
+        tags: str | list[str] | None = None,
+        model_name: str | None = None,
+        finetuned_from: str | None = None,
+        tasks: str | list[str] | None = None,
+        dataset_tags: str | list[str] | None = None,
+        dataset: str | list[str] | None = None,
+        dataset_args: str | list[str] | None = None,
+        *,
+        controls: Mapping[str, list[tuple[int, float]]] | None = None,
+        control_tests: Mapping[str, float] | None = None,
+        examples: list[str] | None = None,
+        samples: int | None = None,
+        command: str | None = None,
+    ) -> None:
+        """Write README.md with pictures into the output folder; what people wrote into it stays.
+
+        Arguments as in transformers, and five more; what was said once holds for later calls, as from `push_to_hub`.
+
+        Args:
+            language: language code.
+            license: licence id of the Hub.
+            tags: further tags.
+            model_name: title; default: the name of the output folder.
+            finetuned_from: id of the base model; default: the one the model was loaded from.
+            tasks: ignored, since the model knows its task.
+            dataset_tags: id of the data set on the Hub.
+            dataset: its name for people.
+            dataset_args: its configuration.
+            controls: "one-hot" or "one-hot from class means" to its curve, (step, accuracy between 0 and 1).
+            control_tests: the same name to its accuracy on the test rows.
+            examples: texts for the snippets and the Hub's widget, shown with the model's answers; default: samples.
+            samples: rows of the training and the evaluation data to show, 0 for none; default: those of
+                ``lwal_card_samples``, else three of data sets that anyone can see, and none of others.
+            command: shell command that trains the model again.
+        """
+        # What a push says by itself, which must not replace a title that someone chose.
+        own_names = {Path(name).name for name in (self.args.output_dir, self.args.hub_model_id) if name}
+        said = {
+            "language": language,
+            "license": license,
+            "tags": tags,
+            "model_name": None if model_name in own_names else model_name,
+            "finetuned_from": finetuned_from,
+            "dataset_tags": dataset_tags,
+            "dataset": dataset,
+            "dataset_args": dataset_args,
+            "controls": controls,
+            "control_tests": control_tests,
+            "examples": examples,
+            "command": command,
+        }
+        if samples is not None and samples < 0:
+            raise ValueError(f"samples is {samples}, but it must be 0 or more.")
+        shown = {} if samples is None else {"samples": samples}  # 0 says something too
+        said = {name: value for name, value in said.items() if value}
+        self._said_for_card = {**self._said_for_card, **said, **shown}
+        if self.is_world_process_zero():
+            from .model_card import write_trainer_card
+
+            write_trainer_card(self, self._said_for_card)
 
     def _take_back_samples(self, token: str | None, revision: str | None) -> None:
         """Delete pictures and sounds of rows that the card no longer shows: an upload only adds and replaces."""

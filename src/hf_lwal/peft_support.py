@@ -24,7 +24,7 @@ def check_adapter(model: Any, label_method: str | None = "lwal") -> None:
     adapters = active_adapters(model)
     if adapters is None:
         return
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    base = core_model(model)
     if not isinstance(base, LwALPreTrainedModel):
         if label_method in METHODS_WITH_LABEL_TABLE:
             raise ValueError(
@@ -66,3 +66,8 @@ def active_adapters(model: Any) -> list[str] | None:
 
 def _is_saved(module: Any, adapters: list[str]) -> bool:
     return set(adapters) <= set(getattr(module, "modules_to_save", None) or ())
+
+
+def core_model(model: Any) -> Any:
+    """The model inside an adapter, or the model itself."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,17 +11,16 @@ from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset
 from transformers import TrainingArguments
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
+from transformers.trainer_utils import TrainOutput
 
 from .callbacks import CentroidRefreshCallback
-from .checkpoints import checkpoint_to_resume, forget_state_file
+from .checkpoint_trainer import CheckpointTrainer
+from .checkpoints import checkpoint_to_resume
 from .configuration_lwal import matched_label_names
 from .distributed import all_reduce_sum, broadcast_, world_size
 from .exact_accumulation import WholeStep
 from .functional import IGNORE_INDEX
-from .hub_trainer import HubTrainer
 from .label_log import LabelLog
-from .label_table_file import write_label_table_file
 from .labels import (
     CheckedCollator,
     balanced_weights,
@@ -36,16 +33,8 @@ from .labels import (
 )
 from .metrics import accuracy_and_f1
 from .modeling_lwal import LwALPreTrainedModel
-from .objectives import (
-    LossContext,
-    Objective,
-    average_gradients,
-    build_objective,
-    has_state,
-    load_objective,
-    save_objective,
-)
-from .peft_support import active_adapters, check_adapter, check_trainable
+from .objectives import LossContext, Objective, average_gradients, build_objective
+from .peft_support import check_adapter, check_trainable, core_model
 from .sample_ids import SAMPLE_ID, NumberedCollator, NumberedRows
 from .settings import apply_settings
 from .start import StartSamples, batch_norms, collect, own_random_state, warn_of_missing_classes
@@ -54,7 +43,7 @@ from .training_args import LwALSettings, LwALTrainingArguments, resolve
 logger = logging.getLogger(__name__)
 
 
-class LwALTrainer(HubTrainer):
+class LwALTrainer(CheckpointTrainer):
     """Trains a classifier with adaptive labels, or with another ``label_method``; otherwise transformers' Trainer.
 
     Takes an LwAL model or a stock classifier, which is wrapped. Without ``compute_metrics`` it reports accuracy and
@@ -72,9 +61,7 @@ class LwALTrainer(HubTrainer):
 
     model: Any
     optimizer: Any
-    _said_for_card: Mapping[str, Any] = {}
     _before_trial: Mapping[str, Any] = {}
-    _weights_were_renamed = False
     # The losses are divided by the rows of the whole optimizer step, so micro-batches just add up.
     loss_is_scaled_for_ga = True
 
@@ -109,16 +96,6 @@ class LwALTrainer(HubTrainer):
 
     # -- model ----------------------------------------------------------------------------------------------------
 
-    @property
-    def core_model(self) -> Any:
-        """The model itself, without the wrappers of data parallelism, compilation and adapters."""
-        return core_model(self.accelerator.unwrap_model(self.model, keep_torch_compile=False))
-
-    @property
-    def _lwal_model(self) -> LwALPreTrainedModel | None:
-        model = self.core_model
-        return model if isinstance(model, LwALPreTrainedModel) else None
-
     def call_model_init(self, trial: Any = None) -> nn.Module:
         """Build the model with the user's ``model_init`` and prepare it for the method.
 
@@ -144,36 +121,6 @@ class LwALTrainer(HubTrainer):
         if model is not None:
             model.bring_labels_up_to_date()
         return output
-
-    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        if self.state.global_step < self.state.max_steps:
-            super()._run_epoch(*args, **kwargs)
-            return
-        # resumed where the last step was already done; transformers looks for the end only after one step more
-        logger.warning(
-            "The checkpoint has all %d steps: nothing is left to train (raise max_steps or num_train_epochs to go on).",
-            self.state.max_steps,
-        )
-        self.control.should_training_stop = True
-
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        if self.args.should_save:
-            folder = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-            forget_state_file(os.path.join(self._get_output_dir(trial=trial), folder))
-        super()._save_checkpoint(model, trial)
-
-    def _save_rng_state(self, output_dir: str) -> None:
-        super()._save_rng_state(output_dir)
-        self.accelerator.wait_for_everyone()  # the file that says "complete" comes after those of all ranks
-
-    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        super()._save(output_dir, state_dict)
-        model = self._lwal_model
-        adapted = self.args.should_save and active_adapters(self.model) is not None  # and then saves itself only
-        if model is not None and adapted:
-            table, names = model.label_table, model.config.label_names
-            folder = output_dir or self.args.output_dir
-            write_label_table_file(folder, table.label_vectors, table.counts, names, table.rejection_radii)
 
     def _prepared(self, model: nn.Module) -> nn.Module:
         check_adapter(model, None if self._own_objective else self.lwal_settings.label_method)
@@ -476,111 +423,6 @@ class LwALTrainer(HubTrainer):
             average_gradients(self.label_objective)
         return loss
 
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the model, and beside it what the objective has learned (``objective.safetensors``)."""
-        super().save_model(output_dir, _internal_call)
-        if self.args.should_save and not _internal_call and any(True for _ in self.label_objective.parameters()):
-            save_objective(self.label_objective, output_dir or self.args.output_dir)
-
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        super()._save_optimizer_and_scheduler(output_dir)
-        self.label_objective.merge_ranks()
-        if self.args.should_save:
-            save_objective(self.label_objective, output_dir)
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is not None:
-            load_objective(self.label_objective, checkpoint)
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        super()._load_from_checkpoint(resume_from_checkpoint, model)
-        self._load_renamed_weights(resume_from_checkpoint)
-
-    def _issue_warnings_after_load(self, load_result: Any) -> None:
-        self._weights_were_renamed = bool(load_result.missing_keys and load_result.unexpected_keys)
-        if not self._weights_were_renamed:
-            super()._issue_warnings_after_load(load_result)
-
-    def _load_renamed_weights(self, checkpoint: str) -> None:
-        # Models write some weights (all of ViT's layers) under names of older versions, which only from_pretrained
-        # reads back: Trainer leaves those weights as they are.
-        if self._weights_were_renamed:
-            self._weights_were_renamed = False
-            model = self.core_model
-            model.load_state_dict(type(model).from_pretrained(checkpoint, dtype=model.dtype).state_dict())
-
-    def _load_best_model(self) -> None:
-        super()._load_best_model()
-        self._load_renamed_weights(self.state.best_model_checkpoint)
-        if has_state(self.state.best_model_checkpoint):
-            load_objective(self.label_objective, self.state.best_model_checkpoint)
-
-    def create_model_card(
-        self,
-        language: str | None = None,
-        license: str | None = None,
-        tags: str | list[str] | None = None,
-        model_name: str | None = None,
-        finetuned_from: str | None = None,
-        tasks: str | list[str] | None = None,
-        dataset_tags: str | list[str] | None = None,
-        dataset: str | list[str] | None = None,
-        dataset_args: str | list[str] | None = None,
-        *,
-        controls: Mapping[str, list[tuple[int, float]]] | None = None,
-        control_tests: Mapping[str, float] | None = None,
-        examples: list[str] | None = None,
-        samples: int | None = None,
-        command: str | None = None,
-    ) -> None:
-        """Write README.md with pictures into the output folder; what people wrote into it stays.
-
-        Arguments as in transformers, and five more; what was said once holds for later calls, as from `push_to_hub`.
-
-        Args:
-            language: language code.
-            license: licence id of the Hub.
-            tags: further tags.
-            model_name: title; default: the name of the output folder.
-            finetuned_from: id of the base model; default: the one the model was loaded from.
-            tasks: ignored, since the model knows its task.
-            dataset_tags: id of the data set on the Hub.
-            dataset: its name for people.
-            dataset_args: its configuration.
-            controls: "one-hot" or "one-hot from class means" to its curve, (step, accuracy between 0 and 1).
-            control_tests: the same name to its accuracy on the test rows.
-            examples: texts for the snippets and the Hub's widget, shown with the model's answers; default: samples.
-            samples: rows of the training and the evaluation data to show, 0 for none; default: those of
-                ``lwal_card_samples``, else three of data sets that anyone can see, and none of others.
-            command: shell command that trains the model again.
-        """
-        # What a push says by itself, which must not replace a title that someone chose.
-        own_names = {Path(name).name for name in (self.args.output_dir, self.args.hub_model_id) if name}
-        said = {
-            "language": language,
-            "license": license,
-            "tags": tags,
-            "model_name": None if model_name in own_names else model_name,
-            "finetuned_from": finetuned_from,
-            "dataset_tags": dataset_tags,
-            "dataset": dataset,
-            "dataset_args": dataset_args,
-            "controls": controls,
-            "control_tests": control_tests,
-            "examples": examples,
-            "command": command,
-        }
-        if samples is not None and samples < 0:
-            raise ValueError(f"samples is {samples}, but it must be 0 or more.")
-        shown = {} if samples is None else {"samples": samples}  # 0 says something too
-        said = {name: value for name, value in said.items() if value}
-        self._said_for_card = {**self._said_for_card, **said, **shown}
-        if self.is_world_process_zero():
-            from .model_card import write_trainer_card
-
-            write_trainer_card(self, self._said_for_card)
-
     # -- data and logs --------------------------------------------------------------------------------------------
 
     def _label_names(self) -> dict[int, str]:
@@ -621,8 +463,3 @@ class LwALTrainer(HubTrainer):
         if "loss" in logs:
             logs = {**logs, **self._label_log.read(self._lwal_model)}
         super().log(logs, *args, **kwargs)
-
-
-def core_model(model: Any) -> Any:
-    """The model inside an adapter, or the model itself."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
