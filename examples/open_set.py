@@ -8,7 +8,7 @@ Needs the extra "plots". The data set has splits "train", "validation" and "test
 clinc150 comes with hf-lwal. The file of unknown texts (csv, json, parquet) has a column "text". `--control` trains the
 honest control too, a one-hot head started from class means, which rejects by its largest probability.
 
-Writes predictions.csv and scores.png. Time: about 4 minutes on one core, half as much again with the control. Not in
+Writes predictions.csv and scores.png. Time: about 3 minutes on one core, and 2 for the control. Not in
 the paper: a text is rejected by its cosine distance to the nearest class mean, in units of that label's radius, which
 is measured on the validation rows.
 """

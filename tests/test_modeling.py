@@ -435,6 +435,21 @@ def test_batchnorm_is_filled_for_the_start_pass(tiny_config):
     assert torch.allclose(samples.values, in_training, atol=0.05 * float(in_training.std()))
 
 
+def test_statistics_that_came_with_the_weights_are_used(tiny_config):
+    """Weights ported from TensorFlow have statistics, but a count of 0: they are not fresh."""
+    model = build(tiny_config, "resnet").train()
+    batch = {**inputs_for(model, 40), "labels": torch.arange(40) % LABELS}
+    with torch.no_grad():
+        model(pixel_values=batch["pixel_values"])
+    norms = [layer for layer in model.modules() if isinstance(layer, torch.nn.BatchNorm2d)]
+    for layer in norms:
+        layer.num_batches_tracked.zero_()
+    samples = model.initialize_labels([batch], progress=False)
+    with torch.no_grad():
+        assert torch.allclose(samples.values, model.eval().start_values({"pixel_values": batch["pixel_values"]}))
+    assert {int(layer.num_batches_tracked) for layer in norms} == {0}
+
+
 def test_head_repr_and_distances(tiny_config):
     """`distances` is public: symmetric, zero diagonal, equal to the naive form."""
     model = trained(build(tiny_config, "bert"))

@@ -112,6 +112,11 @@ def kept_batch_norms(model: nn.Module) -> Iterator[None]:
             layer.train(training)
 
 
+def _never_ran(layer: Any) -> bool:
+    """Whether a BatchNorm layer has its initial statistics; its count says 0 too where weights came from elsewhere."""
+    return bool((layer.running_mean == 0).all() and (layer.running_var == 1).all())
+
+
 @contextmanager
 def _filled(
     model: nn.Module,
@@ -120,7 +125,7 @@ def _filled(
     device: torch.device,
 ) -> Iterator[None]:
     """Give BatchNorm layers that never ran the statistics of ``batches`` for the time of the context."""
-    fresh = [layer for layer in batch_norms(model) if layer.num_batches_tracked == 0]
+    fresh = [layer for layer in batch_norms(model) if _never_ran(layer)]
     if not fresh:
         yield
         return
