@@ -118,7 +118,9 @@ def main():
     start = rows_per_class(np.asarray(splits["train"]["label"]), per_class=16, seed=options.seed)
     loading = {"collate_fn": default_data_collator, "num_workers": options.workers}
     start = DataLoader(Subset(reads(splits["train"], transform), start), options.per_device_eval_batch_size, **loading)
-    # Before the optimizer and DistributedDataParallel see the weights: every process reads the same rows.
+    # Before the optimizer and DistributedDataParallel see the weights: every process reads the same rows. In training
+    # mode BatchNorm normalises by the statistics of batches here, too.
+    model.train()
     model.initialize_labels(start, learning_rate=options.learning_rate)
 
     optimizer = optimizer_of(model, options)

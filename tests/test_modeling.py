@@ -435,19 +435,30 @@ def test_batchnorm_is_filled_for_the_start_pass(tiny_config):
     assert torch.allclose(samples.values, in_training, atol=0.05 * float(in_training.std()))
 
 
-def test_statistics_that_came_with_the_weights_are_used(tiny_config):
-    """Weights ported from TensorFlow have statistics, but a count of 0: they are not fresh."""
-    model = build(tiny_config, "resnet").train()
+@pytest.mark.parametrize("count", [0, 1000])
+@pytest.mark.parametrize("mode", ["training", "evaluation"])
+def test_batchnorm_of_trained_weights_is_that_of_the_mode(tiny_config, mode, count):
+    """A training normalises by its batches, predictions by the statistics that came with the weights.
+
+    Weights ported from TensorFlow have statistics, but a count of 0: they are not fresh.
+    """
+    model = build(tiny_config, "resnet")
     batch = {**inputs_for(model, 40), "labels": torch.arange(40) % LABELS}
-    with torch.no_grad():
-        model(pixel_values=batch["pixel_values"])
     norms = [layer for layer in model.modules() if isinstance(layer, torch.nn.BatchNorm2d)]
+    generator = torch.Generator().manual_seed(0)
     for layer in norms:
-        layer.num_batches_tracked.zero_()
-    samples = model.initialize_labels([batch], progress=False)
+        layer.running_mean.normal_(generator=generator)
+        layer.num_batches_tracked.fill_(count)
+    before = {key: value.clone() for key, value in model.state_dict().items() if "running" in key or "tracked" in key}
+    samples = model.train(mode == "training").initialize_labels([batch], progress=False)
+    after = model.state_dict()
+    assert all(torch.equal(after[key], value) for key, value in before.items())
     with torch.no_grad():
-        assert torch.allclose(samples.values, model.eval().start_values({"pixel_values": batch["pixel_values"]}))
-    assert {int(layer.num_batches_tracked) for layer in norms} == {0}
+        in_mode = model(pixel_values=batch["pixel_values"]).features
+        in_other = model.train(mode == "evaluation")(pixel_values=batch["pixel_values"]).features
+    tolerance = 0.05 * float(in_mode.std())
+    assert torch.allclose(samples.values, in_mode, atol=tolerance)
+    assert not torch.allclose(samples.values, in_other, atol=tolerance)
 
 
 def test_head_repr_and_distances(tiny_config):

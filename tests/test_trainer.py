@@ -19,6 +19,8 @@ from transformers import (
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
 from hf_lwal.functional import class_sums, pairwise_distances, pull_loss, refreshed_label_vectors, repel_loss
+from hf_lwal.labels import rows_per_class
+from hf_lwal.start import batch_norms
 
 LABELS = 5
 TRAIN, TEST = separable_text(LABELS, 320, 0), separable_text(LABELS, 200, 1)
@@ -387,6 +389,37 @@ def test_a_checkpoint_evaluates_as_the_trainer_did(tiny_config, tmp_path):
         assert again["eval_loss"] == pytest.approx(log["eval_loss"], rel=1e-4)
 
 
+def test_start_rows_are_mixed_where_the_data_set_is_not():
+    """A folder of pictures per label lists them by label; BatchNorm would see batches of one label."""
+    for labels in (np.repeat([0, 1, 2], 50), np.repeat(["a", "b", "c"], 50)):
+        rows = rows_per_class(labels, 16, seed=0)
+        assert sorted(np.unique(labels[rows], return_counts=True)[1]) == [16] * 3
+        assert all(len(set(labels[rows[start : start + 12]])) == 3 for start in range(0, 48, 12))
+    mixed = np.tile([2, 0, 1], 50)
+    rows = rows_per_class(mixed, 16, seed=0)
+    assert rows == sorted(rows)
+
+
+@pytest.mark.parametrize("method", ["lwal", "one_hot"])
+def test_the_start_normalises_as_the_training_will(tiny_config, tmp_path, method):
+    """A training step does not look at the statistics that came with the weights, so the start must not either."""
+    data, starts = separable_images(LABELS, 100, 0), []
+    for shift in (0.0, 3.0):
+        model = lwal(tiny_config, "resnet") if method == "lwal" else stock(tiny_config, "resnet")
+        for layer in batch_norms(model):
+            layer.running_mean.add_(shift)
+            layer.num_batches_tracked.fill_(1000)
+        args = arguments(tmp_path, max_steps=1, label_method=method, lwal_init="class_means", learning_rate=0.0)
+        trainer = LwALTrainer(model, args, train_dataset=data)
+        start = trainer.label_objective.start
+        trainer.label_objective.start = lambda model, samples, *rest, start=start: (
+            starts.append(samples.values) or start(model, samples, *rest)
+        )
+        trainer.train()
+    assert torch.equal(*starts)
+    assert float(starts[0].std()) > 0
+
+
 def test_evaluation_frequency_does_not_change_training(tiny_config, tmp_path):
     """A refresh before evaluation that leaked into the running means would make training depend on eval_steps."""
     data = separable_images(LABELS, 200, 0)
@@ -408,7 +441,9 @@ def test_refresh_before_evaluation_only_where_wanted(tiny_config, tmp_path):
         args = arguments(tmp_path, max_steps=8, eval_strategy="steps", eval_steps=2, lwal_eval_refresh=wanted)
         trainer = LwALTrainer(lwal(tiny_config, name), args, train_dataset=TRAIN, eval_dataset=TEST.select(range(8)))
         collect = trainer._collect
-        trainer._collect = lambda batches, text, collect=collect: (calls.append(text), collect(batches, text))[1]
+        trainer._collect = lambda batches, text, *more, collect=collect, **kwargs: (
+            calls.append(text) or collect(batches, text, *more, **kwargs)
+        )
         trainer.train()
         trainer.evaluate()
         assert calls.count("Evaluation means") == expected, (name, wanted)

@@ -132,6 +132,9 @@ class CheckedCollator:
 def rows_per_class(labels: np.ndarray, per_class: int, seed: int) -> list[int]:
     """Up to ``per_class`` random rows of every class, in the order of the data set.
 
+    Where that is the order of the labels, as in a folder of pictures per label, they are shuffled: BatchNorm takes
+    its statistics from batches, which must not be of one label.
+
     Args:
         labels: (N,) ids or names; -100 is not a class.
         per_class: rows per class.
@@ -143,7 +146,10 @@ def rows_per_class(labels: np.ndarray, per_class: int, seed: int) -> list[int]:
     by_class = order[np.argsort(labels[order], kind="stable")]  # random within a class
     _, starts = np.unique(labels[by_class], return_index=True)
     rank = np.arange(len(by_class)) - np.repeat(starts, np.diff([*starts, len(by_class)]))
-    return sorted(by_class[rank < per_class].tolist())
+    chosen = np.sort(by_class[rank < per_class])
+    if bool((labels[chosen[:-1]] <= labels[chosen[1:]]).all()):
+        chosen = np.random.default_rng(seed).permutation(chosen)
+    return chosen.tolist()
 
 
 def balanced_weights(labels: np.ndarray, num_labels: int) -> Tensor:

@@ -221,9 +221,11 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
     def initialize_labels(
         self, dataloader: Iterable[dict[str, Any]], progress: bool = True, learning_rate: float | None = None
     ) -> StartSamples:
-        """Start from data: head, class means and a calibrated scale, from a pass in evaluation mode.
+        """Start from data: head, class means and a calibrated scale, from a pass without dropout.
 
-        Call it before the optimizer makes copies of the weights.
+        Call it before the optimizer makes copies of the weights. Before a training, models with BatchNorm must be in
+        training mode (``model.train()``), so that they normalise by the statistics of batches, as they will then; in
+        evaluation mode the label vectors are those for predictions without any training.
 
         Args:
             dataloader: batches (dicts with "labels"); about 16 rows per class suffice; iterated twice for models
@@ -234,7 +236,7 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
         Returns:
             The features or embeddings, the labels, and the seconds it took.
         """
-        samples = collect(self, self.start_values, dataloader, self.device, progress)
+        samples = collect(self, self.start_values, dataloader, self.device, progress, as_in_training=self.training)
         self.start_from(samples, learning_rate=learning_rate)
         warn_of_missing_classes(samples.labels, self.config.label_names)
         return samples

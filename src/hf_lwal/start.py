@@ -46,11 +46,14 @@ def collect(
     device: torch.device,
     progress: bool = True,
     description: str = "Class means",
+    as_in_training: bool = False,
 ) -> StartSamples:
     """Run the model in evaluation mode over ``batches`` and keep what ``values_of`` returns.
 
-    BatchNorm layers that never ran would normalise by their initial statistics: they are filled by a pass over the
-    same batches first, and put back afterwards.
+    BatchNorm layers normalise by the statistics of these batches, from a pass of their own, where their own are of no
+    use: in layers that never ran, and before a training, which normalises by the statistics of its batches. On data
+    unlike what the weights were trained on, the features of the two are worlds apart. All layers are put back
+    afterwards.
 
     Args:
         model: put in evaluation mode for the pass and back into its mode afterwards.
@@ -59,6 +62,7 @@ def collect(
         device: where the model is.
         progress: show a progress bar.
         description: text of the progress bar.
+        as_in_training: use the statistics of these batches in all BatchNorm layers.
 
     Raises:
         ValueError: no batch, or a batch without labels.
@@ -68,7 +72,7 @@ def collect(
     values, labels = [], []
     try:
         model.eval()
-        with own_random_state(), _filled(model, values_of, batches, device):
+        with own_random_state(), _filled(model, values_of, batches, device, as_in_training):
             for batch in tqdm(batches, desc=description, disable=not progress, leave=False):
                 inputs = _to_device(batch, device)
                 if "labels" not in inputs:
@@ -123,14 +127,16 @@ def _filled(
     values_of: Callable[[dict[str, Any]], Tensor],
     batches: Iterable[dict[str, Any]],
     device: torch.device,
+    as_in_training: bool,
 ) -> Iterator[None]:
-    """Give BatchNorm layers that never ran the statistics of ``batches`` for the time of the context."""
-    fresh = [layer for layer in batch_norms(model) if _never_ran(layer)]
+    """Give BatchNorm layers, or those that never ran, the statistics of ``batches`` for the time of the context."""
+    fresh = [layer for layer in batch_norms(model) if as_in_training or _never_ran(layer)]
     if not fresh:
         yield
         return
     with kept_batch_norms(model):
         for layer in fresh:
+            layer.reset_running_stats()
             layer.momentum = None  # cumulative average over the batches
             layer.train()
         for batch in batches:

@@ -280,7 +280,7 @@ class LwALTrainer(CheckpointTrainer):
             return
         if self.is_deepspeed_enabled and isinstance(model, LwALPreTrainedModel):
             model.config.initial_head = "random"  # DeepSpeed has copied the weights: it would put the old head back
-        samples = self._collect(batches, "Class means")
+        samples = self._collect(batches, "Class means", as_in_training=True)
         numbers = self.label_objective.start(model, samples, self._peak_learning_rate())
         warn_of_missing_classes(samples.labels, self._label_names())
         self._warn_of_scale(numbers)
@@ -335,12 +335,12 @@ class LwALTrainer(CheckpointTrainer):
             return not by_gradient_only and bool(batch_norms(model))
         return wanted == "evaluate" or (wanted == "epoch" and epoch_end)
 
-    def _collect(self, batches: list[Any], description: str) -> StartSamples:
+    def _collect(self, batches: list[Any], description: str, as_in_training: bool = False) -> StartSamples:
         model = self.core_model
         values_of = self.label_objective.start_values(model)
         show = not self.args.disable_tqdm and self.is_local_process_zero()
         with self.compute_loss_context_manager():
-            samples = collect(model, values_of, batches, self.args.device, show, description)
+            samples = collect(model, values_of, batches, self.args.device, show, description, as_in_training)
         broadcast_(samples.values)  # ranks on unlike hardware must not start from unlike tables
         return samples
 
