@@ -461,6 +461,21 @@ def test_batchnorm_of_trained_weights_is_that_of_the_mode(tiny_config, mode, cou
     assert not torch.allclose(samples.values, in_other, atol=tolerance)
 
 
+@pytest.mark.parametrize("sizes", [(16, 1), (1, 1, 1)])
+def test_a_batch_of_one_row_has_no_statistics(tiny_config, sizes):
+    """The last batch of the start rows may have a single one, whose variance BatchNorm refuses to take."""
+    model = build(tiny_config, "resnet")
+    parts = [
+        {**inputs_for(model, size, seed), "labels": torch.arange(size) % LABELS} for seed, size in enumerate(sizes)
+    ]
+    small = [{**part, "pixel_values": part["pixel_values"][..., :4, :4]} for part in parts]
+    with pytest.raises(ValueError, match="more than 1 value per channel"), torch.no_grad():
+        model.train()(pixel_values=small[-1]["pixel_values"])
+    samples = model.initialize_labels(small, progress=False)
+    assert samples.values.isfinite().all()
+    assert len(samples.labels) == sum(sizes)
+
+
 def test_head_repr_and_distances(tiny_config):
     """`distances` is public: symmetric, zero diagonal, equal to the naive form."""
     model = trained(build(tiny_config, "bert"))

@@ -116,6 +116,11 @@ def kept_batch_norms(model: nn.Module) -> Iterator[None]:
             layer.train(training)
 
 
+def _has_several_rows(batch: Mapping[str, Any]) -> bool:
+    """Whether the batch has a variance. Without labels it is refused later."""
+    return len(batch.get("labels", ())) > 1
+
+
 def _never_ran(layer: Any) -> bool:
     """Whether a BatchNorm layer has its initial statistics; its count says 0 too where weights came from elsewhere."""
     return bool((layer.running_mean == 0).all() and (layer.running_var == 1).all())
@@ -131,7 +136,7 @@ def _filled(
 ) -> Iterator[None]:
     """Give BatchNorm layers, or those that never ran, the statistics of ``batches`` for the time of the context."""
     fresh = [layer for layer in batch_norms(model) if as_in_training or _never_ran(layer)]
-    if not fresh:
+    if not fresh or not any(map(_has_several_rows, batches)):
         yield
         return
     with kept_batch_norms(model):
@@ -139,9 +144,9 @@ def _filled(
             layer.reset_running_stats()
             layer.momentum = None  # cumulative average over the batches
             layer.train()
-        for batch in batches:
+        for batch in filter(_has_several_rows, batches):
             inputs = _to_device(batch, device)
-            inputs.pop("labels", None)
+            del inputs["labels"]
             values_of(inputs)
         for layer in fresh:
             layer.eval()
