@@ -59,7 +59,6 @@ class LwALTrainer(CheckpointTrainer):
         ValueError: an unknown method, preset or value, or a model that does not fit the method.
     """
 
-    model: Any
     optimizer: Any
     _before_trial: Mapping[str, Any] = {}
     # The losses are divided by the rows of the whole optimizer step, so micro-batches just add up.

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ..distributed import all_reduce_sum
 from ..functional import IGNORE_INDEX, at_least_float32, cross_entropy
+from ..peft_support import core_model
 from ..start import own_random_state
 from .base import LossContext, ObjectiveLoss
 from .stock import StockObjective, stock_head
@@ -182,7 +183,7 @@ def core_of(model: Any) -> Any:
     """The stock model inside the wrappers of data parallelism, compilation and adapters."""
     model = getattr(model, "module", model)
     model = getattr(model, "_orig_mod", model)
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
+    return core_model(model)
 
 
 def keeps_input(head: Any) -> None:

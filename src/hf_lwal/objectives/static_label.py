@@ -21,6 +21,7 @@ from ..distributed import broadcast_
 from ..functional import IGNORE_INDEX, at_least_float32
 from ..label_table import LabelTable
 from ..modeling_lwal import LwALPreTrainedModel
+from ..peft_support import core_model
 from ..presets import STATIC
 from ..settings import apply_config
 from ..start import own_random_state
@@ -58,8 +59,7 @@ class StaticLabel(Objective):
         """Wrap a stock classifier and switch off everything that moves label vectors."""
         if isinstance(model, PreTrainedModel) and not isinstance(model, LwALPreTrainedModel):
             model = AutoModelForLwALClassification.from_stock(model)
-        inner: Any = model
-        apply_config(inner.get_base_model() if hasattr(inner, "get_base_model") else inner, STATIC)
+        apply_config(core_model(model), STATIC)
         return model
 
     def begin(self, model: Any) -> dict[str, float]:
