@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from typing import Any
 
 from hub_scenarios import Scene, digest, load, tiny_model
 from toy import separable_text
+from transformers import TrainerCallback, TrainingArguments
 
 from hf_lwal import LwALForSequenceClassification, LwALTrainer, LwALTrainingArguments
+
+BEST = {
+    **{"load_best_model_at_end": True, "metric_for_best_model": "mark", "greater_is_better": True},
+    **{"eval_strategy": "steps", "eval_steps": 1},
+}
+STATE = "last-checkpoint/trainer_state.json"
 
 
 def trainer(s: Scene, name: str, model: Any = None, **settings: Any) -> LwALTrainer:
@@ -29,7 +37,15 @@ def trainer(s: Scene, name: str, model: Any = None, **settings: Any) -> LwALTrai
     rows = separable_text(5, 20)
     (s.folder / name).mkdir(exist_ok=True)
     (s.folder / name / "heat_map.png").write_bytes(b"\x89PNG picture")
-    return LwALTrainer(model or tiny_model(), args, train_dataset=rows, processing_class=s.tokenizer)
+    return LwALTrainer(
+        model or tiny_model(), args, train_dataset=rows, eval_dataset=rows, processing_class=s.tokenizer
+    )
+
+
+def falling_marks(run: LwALTrainer) -> None:
+    """The first evaluation is the best one."""
+    marks = iter((4, 3, 2, 1))
+    run.compute_metrics = lambda _: {"mark": next(marks)}
 
 
 def strategies(s: Scene) -> dict[str, Any]:
@@ -93,18 +109,49 @@ def failed_push(s: Scene) -> dict[str, Any]:
 
 
 def slow_push(s: Scene) -> dict[str, Any]:
-    """An upload that takes longer than a save interval, while old checkpoints are deleted."""
-    run = trainer(
-        s, "slow", hub_strategy="checkpoint", save_total_limit=1, hub_always_push=False, save_steps=1, max_steps=2
-    )
-    slow = {"method": "POST", "path": "slow/(preupload|commit)/", "status": 1, "delay": 0.3, "times": 4}
-    s.fault(slow)
-    messages = Messages()
-    logging.getLogger("hf_lwal").addHandler(messages)
-    run.train()
-    s.fault()
-    logging.getLogger("hf_lwal").removeHandler(messages)
-    return {"warnings": [text for text in messages.texts if "push" in text]}
+    """Uploads that take longer than a save interval, while old checkpoints are deleted."""
+    slow = {"method": "POST", "path": "slow.*/(preupload|commit)/", "status": 1, "delay": 0.3, "times": 8}
+    short = {"hub_strategy": "checkpoint", "save_total_limit": 1, "hub_always_push": False, "save_steps": 1}
+    found = {}
+    for name, settings in {"slow": {}, "slow-best": BEST}.items():
+        run = trainer(s, name, **short, max_steps=2, **settings)
+        falling_marks(run)
+        s.fault(slow)
+        messages = Messages()
+        logging.getLogger("hf_lwal").addHandler(messages)
+        run.train()
+        s.fault()
+        logging.getLogger("hf_lwal").removeHandler(messages)
+        found[name] = {
+            "warnings": [text for text in messages.texts if "push" in text],
+            "left": sorted(path.name for path in (s.folder / name).glob("checkpoint-*")),
+            "pushed": json.loads(Path(s.api.hf_hub_download(f"alice/{name}", STATE)).read_text())["global_step"],
+        }
+    return found
+
+
+class FoldersAtPush(TrainerCallback):
+    """Notes which checkpoints there are when a push begins, which lists the whole output folder."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[str]] = []
+
+    def on_push_begin(self, args: TrainingArguments, *_: Any, **__: Any) -> None:
+        self.seen.append(sorted(path.name for path in Path(args.output_dir).glob("checkpoint-*")))
+
+
+def rotated(s: Scene) -> dict[str, Any]:
+    """Old checkpoints are deleted before a push begins, with the best one kept."""
+    seen = {}
+    for name, settings in {"every_save": {}, "checkpoint": {}, "best": {"hub_strategy": "every_save", **BEST}}.items():
+        strategy = {"hub_strategy": name, **settings}
+        run = trainer(s, f"rotated-{name}", save_total_limit=1, save_steps=1, **strategy)
+        falling_marks(run)
+        folders = FoldersAtPush()
+        run.add_callback(folders)
+        run.train()
+        seen[name] = folders.seen
+    return seen
 
 
 def adapter(s: Scene) -> dict[str, Any]:
@@ -124,4 +171,4 @@ def adapter(s: Scene) -> dict[str, Any]:
     }
 
 
-SCENARIOS = [strategies, resume, called_by_hand, failed_push, slow_push, adapter]
+SCENARIOS = [strategies, resume, called_by_hand, failed_push, slow_push, rotated, adapter]

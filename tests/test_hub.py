@@ -296,8 +296,19 @@ def test_a_failed_push_is_told_and_training_goes_on(seen, repo):
 
 
 def test_a_checkpoint_is_not_deleted_while_it_is_uploaded(seen, repo):
-    assert seen("training", "slow_push")["warnings"] == []
+    found = seen("training", "slow_push")
+    assert found["slow"] == {"warnings": [], "left": ["checkpoint-2"], "pushed": 2}
+    assert found["slow-best"] == {"warnings": [], "left": ["checkpoint-1"], "pushed": 2}
     assert repo("slow")["titles"].count("Training in progress, step 1, checkpoint") == 1
+
+
+def test_old_checkpoints_are_gone_before_a_push_lists_the_folder(seen):
+    """Listing fails where a folder is deleted at that moment, and the push with it."""
+    found = seen("training", "rotated")
+    each = [[f"checkpoint-{step}"] for step in (1, 2, 3, 4)]
+    assert found["every_save"] == each
+    assert found["checkpoint"] == each
+    assert found["best"] == [["checkpoint-1"], *(["checkpoint-1", f"checkpoint-{step}"] for step in (2, 3, 4))]
 
 
 def test_pictures_of_rows_travel_and_are_taken_back(seen, repo):

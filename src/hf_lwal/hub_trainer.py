@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from transformers import Trainer
-from transformers.trainer_utils import HubStrategy
+from transformers.trainer_utils import HubStrategy, rotate_checkpoints
 
 from .hub_code import code_files
 from .label_table_file import FILE_NAME
@@ -153,8 +154,8 @@ class HubTrainer(Trainer):
         if not self.is_world_process_zero() or strategy == HubStrategy.END:
             return
         # The files of an upload must not be replaced, nor its checkpoint be rotated away, while it is under way.
-        rotated = strategy in WITH_CHECKPOINTS and self.args.save_total_limit is not None
-        if self.args.hub_always_push or rotated:
+        rotated = self.args.save_total_limit is not None
+        if self.args.hub_always_push or (rotated and strategy in WITH_CHECKPOINTS):
             self._finish_current_push()
         if self.push_in_progress is not None and not self.push_in_progress.is_done():
             return
@@ -163,7 +164,23 @@ class HubTrainer(Trainer):
             if os.path.isfile(source := os.path.join(checkpoint_folder, name)):
                 shutil.copy(source, os.path.join(self.args.output_dir, name))
         self._card_for_push()
+        if self.args.should_save:
+            # transformers rotates after the push has begun, which fails when it lists a folder that is being deleted
+            rotate_checkpoints(
+                os.path.dirname(checkpoint_folder),
+                self.args.save_total_limit,
+                self.state.best_model_checkpoint,
+                use_mtime=True,
+            )
         super()._push_from_checkpoint(checkpoint_folder)
+
+    def _finalize_training(self, trial: Any, num_train_samples: int, start_time: float) -> Any:
+        # With a limit of 1, the last checkpoint is deleted here if it is not the best, and it may be on its way.
+        if self.args.save_total_limit == 1 and self.state.best_model_checkpoint is not None:
+            waiting_since = time.time()
+            self._finish_current_push()
+            start_time += time.time() - waiting_since
+        return super()._finalize_training(trial, num_train_samples, start_time)
 
     def _card_for_push(self) -> None:
         name = (self.hub_model_id or self.args.output_dir).rstrip("/").split("/")[-1]
