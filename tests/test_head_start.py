@@ -1,20 +1,26 @@
 """The head's start: which directions it keeps, how large it is, and that the trainer uses it."""
 
 import math
+from collections import Counter
+from unittest import mock
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from trajectory import arguments, build, rows_for
 
 from hf_lwal import LwALTrainer
+from hf_lwal.functional import calibrated_scale
 from hf_lwal.head_start import (
+    FOLDS,
     LARGEST_RELATIVE_STEP,
     LEAST_SHRINKAGE,
     can_start,
     class_mean_projection,
+    held_out_distances,
     shrinkage,
     suited_size,
     write_linear,
@@ -73,6 +79,58 @@ def test_ignored_rows_and_missing_classes_do_not_count():
         torch.testing.assert_close(mine, other)
 
 
+@pytest.mark.parametrize(("per_class", "whiten"), [(3, False), (9, True), (40, True)])
+def test_held_out_distances_are_those_of_new_rows(per_class, whiten):
+    """Each quarter of the rows is as if it had come after head and class means were made from the others."""
+    features, labels = rows_of(num_labels=4, per_class=per_class, width=7)
+    labels[5] = -100
+    seen = Counter()
+    folds = [seen.update([label]) or (seen[label] - 1) % FOLDS for label in labels.tolist()]
+    found = held_out_distances(features, labels, 4, 5, whiten=whiten)
+    assert found[5].isinf().all()
+    share = shrinkage(4 * per_class - 1, 4, 7) if whiten else 1.0
+    for row in (index for index in range(len(labels)) if index != 5):
+        rest = [index for index in range(len(labels)) if index != 5 and folds[index] != folds[row]]
+        with mock.patch("hf_lwal.head_start.shrinkage", return_value=share):  # that of all rows
+            weight, bias = class_mean_projection(features[rest], labels[rest], 4, 5, whiten=whiten)
+        means = torch.stack([features[rest][labels[rest] == label].mean(0) for label in range(4)])
+        expected = torch.cdist(features[row : row + 1] @ weight.T + bias, means @ weight.T + bias)[0]
+        torch.testing.assert_close(found[row], expected, rtol=1e-9, atol=1e-9)
+
+
+def test_a_label_with_a_single_row_is_no_candidate_for_that_row():
+    features, labels = rows_of(num_labels=3, per_class=4, width=6)
+    kept = [0, 4, 5, 6, 7, 8, 9, 10, 11]
+    found = held_out_distances(features[kept], labels[kept], 3, 3)
+    assert found[0, 0].isinf()
+    assert found[1:, 1:].isfinite().all()
+
+
+@pytest.mark.parametrize("noise", [5.0, 10.0, 30.0])
+def test_few_rows_of_many_features_do_not_promise_too_much(noise):
+    """Sixteen rows of two labels lie apart in some direction of a hundred, whatever they are; new rows do not."""
+
+    def losses(held_out):
+        scale = calibrated_scale(torch.cdist(start, means), labels, labels.bincount(), held_out=held_out)
+        return F.cross_entropy(-scale * torch.cdist(new @ weight.T + bias, means), new_labels)
+
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(2, 100, generator=generator, dtype=torch.float64)
+
+    def rows(per_class):
+        labels = torch.arange(2).repeat_interleave(per_class)
+        spread = torch.randn(2 * per_class, 100, generator=generator, dtype=torch.float64)
+        return centres[labels] + noise * spread, labels
+
+    (features, labels), (new, new_labels) = rows(16), rows(500)
+    weight, bias = class_mean_projection(features, labels, 2, 2)
+    start = features @ weight.T + bias
+    means = torch.stack([start[labels == label].mean(0) for label in range(2)])
+    fitted = losses(held_out_distances(features, labels, 2, 2))
+    assert fitted < losses(None)
+    assert fitted < math.log(2) * 1.1
+
+
 @pytest.mark.parametrize("case", ["one row", "one class", "constant"])
 def test_degenerate_rows_give_finite_weights(case):
     features, labels = rows_of(num_labels=3, per_class=30, width=4)
@@ -85,6 +143,7 @@ def test_degenerate_rows_give_finite_weights(case):
     weight, bias = class_mean_projection(features, labels, 3, 3)
     assert weight.isfinite().all()
     assert bias.isfinite().all()
+    assert not held_out_distances(features, labels, 3, 3).isnan().any()
 
 
 @given(rows=st.integers(1, 5000), classes=st.integers(1, 200), width=st.integers(2, 800))

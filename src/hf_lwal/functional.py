@@ -227,8 +227,10 @@ def leave_one_out(distances: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
     return distances * stretch
 
 
-def calibrated_scale(distances: Tensor, labels: Tensor, counts: Tensor, power: int = 1) -> float:
-    """Scale s of the logits ``-s * d`` with the least leave-one-out cross-entropy, from a geometric grid.
+def calibrated_scale(
+    distances: Tensor, labels: Tensor, counts: Tensor, power: int = 1, held_out: Tensor | None = None
+) -> float:
+    """Scale s of the logits ``-s * d`` with the least cross-entropy on rows held out, from a geometric grid.
 
     Fresh heads put all distances near 0.2, where a softmax with s = 1 is flat and the gradient wrecks the backbone.
 
@@ -237,18 +239,20 @@ def calibrated_scale(distances: Tensor, labels: Tensor, counts: Tensor, power: i
         labels: (B,) int64; -100 rows are left out.
         counts: (C,) rows per class among ``labels``; rows of classes with a single row are left out.
         power: logits are ``-s * d^power``; 2 for a linear classifier.
+        held_out: (B, C) distances of the same rows that stand for new ones; default: `leave_one_out`.
 
     Returns:
         The best of ``2^(k/2) / mean d^power`` for k = -2…19; ``1 / mean d^power`` when every class has one row.
     """
     labelled = labels != IGNORE_INDEX
+    held_out = None if held_out is None else held_out[labelled].double()
     distances, labels, counts = distances[labelled].double(), labels[labelled], counts.to(distances.device)
     mean = float(distances[:, counts > 0].pow(power).mean().clamp(min=SQUARED_DISTANCE_FLOOR))
     usable = counts[labels] > 1
     if not bool(usable.any()):
         return 1.0 / mean
-    held_out = leave_one_out(distances[usable], labels[usable], counts).pow(power)
-    held_out = held_out.masked_fill(counts == 0, torch.inf)  # a class without a mean is no candidate
+    new = leave_one_out(distances[usable], labels[usable], counts) if held_out is None else held_out[usable]
+    new = new.pow(power).masked_fill(counts == 0, torch.inf)  # a class without a mean is no candidate
     grid = [2.0 ** (k / 2) / mean for k in range(-2, 20)]
-    losses = [float(F.cross_entropy(-scale * held_out, labels[usable])) for scale in grid]
+    losses = [float(F.cross_entropy(-scale * new, labels[usable])) for scale in grid]
     return grid[min(range(len(grid)), key=losses.__getitem__)]

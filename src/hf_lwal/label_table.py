@@ -207,18 +207,21 @@ class LabelTable(EditableRows):
         return torch.where(new.unsqueeze(1), 0.0, sums)
 
     @torch.no_grad()
-    def calibrate(self, values: Tensor, labels: Tensor, head: Head | None) -> float:
-        """Scale with the least leave-one-out cross-entropy on these rows and their own class means; not stored.
+    def calibrate(self, values: Tensor, labels: Tensor, head: Head | None, held_out: Tensor | None = None) -> float:
+        """Scale with the least cross-entropy on these rows, each held out of its class mean; not stored.
 
         Args:
             values: (N, H) features, or (N, D) embeddings when ``head`` is None.
             labels: (N,) int64.
             head: as for `derived`.
+            held_out: (N, C) distances to class means where the head was made from these rows, as from
+                `head_start.held_out_distances`; default: leave-one-out.
         """
         sums = self.sums_of(values, labels)
         rows = sums[:, -1]
         vectors = self._through(head, sums[:, :-1] / rows.clamp(min=1.0).unsqueeze(1))
-        return calibrated_scale(pairwise_distances(self._through(head, values), vectors, labels), labels, rows)
+        distances = pairwise_distances(self._through(head, values), vectors, labels)
+        return calibrated_scale(distances, labels, rows, held_out=held_out)
 
     @torch.no_grad()
     def start(self, values: Tensor, labels: Tensor, head: Head | None, keep_vectors: bool = False) -> None:

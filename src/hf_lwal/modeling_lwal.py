@@ -22,7 +22,7 @@ from transformers.utils import ModelOutput
 from .configuration_lwal import HUB_KEYWORDS, LwALConfig
 from .distributed import all_reduce_sum
 from .functional import IGNORE_INDEX, cross_entropy, direction_sums, repel_from_sums
-from .head_start import can_start, class_mean_projection, suited_size, write_linear
+from .head_start import can_start, class_mean_projection, held_out_distances, suited_size, write_linear
 from .heads import (
     Head,
     active_copy,
@@ -262,29 +262,28 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
                 f"{int(wrong[0])}: build the model with the number of labels of the data."
             )
         keep = self.config.initial_labels == "one_hot"
-        if not keep:
-            self._start_head(values, labels, learning_rate)
+        held_out = None if keep else self._start_head(values, labels, learning_rate)
         table.start(values, labels, self.head, keep_vectors=keep)
-        calibrated = table.calibrate(values, labels, self.head)
+        calibrated = table.calibrate(values, labels, self.head, held_out)
         if scale is not None or not keep:
             table.set_scale(calibrated if scale is None else scale)
         self.tracker.forget()
         return calibrated
 
-    def _start_head(self, values: Tensor, labels: Tensor, learning_rate: float | None) -> None:
+    def _start_head(self, values: Tensor, labels: Tensor, learning_rate: float | None) -> Tensor | None:
+        """Make the head from start rows; their distances (N, C) to class means as if they were new, or None."""
         kind = self.config.initial_head
         if kind == "random" or self.head is None:
-            return
+            return None
         layer = active_copy(self.head_module)
         if not can_start(layer):
             logger.info("The head is no plain trainable linear layer: it starts as it is.")
-            return
-        table = self.label_table
-        weight, bias = class_mean_projection(
-            values, labels, table.num_labels, table.embedding_dim, whiten=kind == "whitened"
-        )
+            return None
+        sizes, whiten = (self.label_table.num_labels, self.label_table.embedding_dim), kind == "whitened"
+        weight, bias = class_mean_projection(values, labels, *sizes, whiten=whiten)
         size = suited_size(weight, learning_rate)
         write_linear(layer, size * weight, size * bias)
+        return size * held_out_distances(values, labels, *sizes, whiten=whiten)
 
     def start_values(self, inputs: dict[str, Any]) -> Tensor:
         """What class means are taken of, for a batch without labels: (B, H) or (B, D)."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..functional import calibrated_scale, class_sums, pairwise_distances
-from ..head_start import class_mean_projection, write_linear
+from ..head_start import class_mean_projection, held_out_distances, write_linear
 from ..heads import run_without_head
 from ..start import StartSamples
 from .base import LossContext, ObjectiveLoss
@@ -67,30 +67,35 @@ class OneHot(StockObjective):
 
 
 def nearest_mean_head(
-    features: Tensor, labels: Tensor, num_labels: int, whiten: bool = False
+    features: Tensor, labels: Tensor, num_labels: int, whiten: bool = False, held_out: Tensor | None = None
 ) -> tuple[Tensor, Tensor, float]:
     """Linear classifier whose softmax is that of ``-s |h - mean_c|^2``.
 
     ``W_c = 2 s (mean_c - m)`` and ``b_c = -s |mean_c - m|^2 - W_c m`` with m the mean of the class means; s has the
-    least leave-one-out cross-entropy.
+    least cross-entropy on rows held out.
 
     Args:
         features: (N, H) input of the head.
         labels: (N,) int64.
         num_labels: C.
         whiten: h is first divided by the square root of the shrunken within-class covariance.
+        held_out: (N, C) distances for s; default: those to the means of the other rows.
 
     Returns:
         Weight (C, H) and bias (C,), float32, and s. Classes without rows get weight 0 and the smallest bias.
     """
     if whiten:
-        projection, shift = class_mean_projection(features, labels, num_labels, features.shape[1])
-        weight, bias, scale = nearest_mean_head(features.double() @ projection.T + shift, labels, num_labels)
+        sizes = (num_labels, features.shape[1])
+        projection, shift = class_mean_projection(features, labels, *sizes)
+        held_out = held_out_distances(features, labels, *sizes)
+        through = features.double() @ projection.T + shift
+        weight, bias, scale = nearest_mean_head(through, labels, num_labels, held_out=held_out)
         weight = weight.double()
         return (weight @ projection).float(), (bias.double() + weight @ shift).float(), scale
     sums, counts = class_sums(features.double(), labels, num_labels)
     means = sums / counts.clamp(min=1.0).unsqueeze(1)  # (C, H)
-    scale = calibrated_scale(pairwise_distances(features.double(), means, labels), labels, counts, power=2)
+    distances = pairwise_distances(features.double(), means, labels)
+    scale = calibrated_scale(distances, labels, counts, power=2, held_out=held_out)
     seen = counts > 0
     centre = means[seen].mean(dim=0)
     weight = 2.0 * scale * (means - centre) * seen.unsqueeze(1)
