@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -37,7 +37,7 @@ from .objectives import LossContext, Objective, average_gradients, build_objecti
 from .peft_support import check_adapter, check_trainable, core_model
 from .sample_ids import SAMPLE_ID, NumberedCollator, NumberedRows
 from .settings import apply_settings
-from .start import StartSamples, batch_norms, collect, own_random_state, warn_of_missing_classes
+from .start import StartSamples, batch_norms, collect, own_random_state, start_rows_per_class, warn_of_missing_classes
 from .training_args import LwALSettings, LwALTrainingArguments, resolve
 
 logger = logging.getLogger(__name__)
@@ -273,8 +273,9 @@ class LwALTrainer(CheckpointTrainer):
             self.log(numbers)
         if not self.label_objective.wants_start(model):
             return
-        batches = self._rows_to_batches(self.lwal_settings.init_samples)
-        if not batches:
+        per_class = self.lwal_settings.init_samples or start_rows_per_class(len(self._label_names()))
+        batches = self._rows_to_batches(per_class)
+        if not len(batches):
             logger.warning("No row could be read for the start pass: label vectors start with the first rows seen.")
             return
         if self.is_deepspeed_enabled and isinstance(model, LwALPreTrainedModel):
@@ -334,7 +335,7 @@ class LwALTrainer(CheckpointTrainer):
             return not by_gradient_only and bool(batch_norms(model))
         return wanted == "evaluate" or (wanted == "epoch" and epoch_end)
 
-    def _collect(self, batches: list[Any], description: str, as_in_training: bool = False) -> StartSamples:
+    def _collect(self, batches: Iterable[Any], description: str, as_in_training: bool = False) -> StartSamples:
         model = self.core_model
         values_of = self.label_objective.start_values(model)
         show = not self.args.disable_tqdm and self.is_local_process_zero()
@@ -343,8 +344,11 @@ class LwALTrainer(CheckpointTrainer):
         broadcast_(samples.values)  # ranks on unlike hardware must not start from unlike tables
         return samples
 
-    def _rows_to_batches(self, per_class: int) -> list[Any]:
-        """Collated batches of up to ``per_class`` training rows per class, the same on every rank."""
+    def _rows_to_batches(self, per_class: int) -> list[Any] | DataLoader[Any]:
+        """Collated batches of up to ``per_class`` training rows per class, the same on every rank.
+
+        Those of a map-style data set are read anew each time, since thousands of pictures would fill the memory.
+        """
         dataset, collator = self.train_dataset, self.data_collator
         if isinstance(dataset, Dataset):
             dataset = self._remove_unused_columns(dataset, description="training")
@@ -361,9 +365,7 @@ class LwALTrainer(CheckpointTrainer):
                 indices = scanned_rows(dataset, per_class, num_labels, self.args.seed)
             else:
                 indices = rows_per_class(labels, per_class, self.args.seed)
-            return list(
-                DataLoader(Subset(dataset, indices), batch_size=self.args.eval_batch_size, collate_fn=collator)
-            )
+            return DataLoader(Subset(dataset, indices), batch_size=self.args.eval_batch_size, collate_fn=collator)
 
     def _get_dataloader(self, dataset: Any, description: str, *args: Any, **kwargs: Any) -> DataLoader[Any]:
         self.data_collator.names = self._label_names()  # scripts name the labels after building the trainer
