@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,18 +15,6 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
 logger = logging.getLogger(__name__)
-
-START_ROWS_PER_CLASS, LEAST_START_ROWS = 16, 512
-"""With few classes the rows of each decide alone where its label vector starts; see docs/choosing-a-default.md."""
-
-
-def start_rows_per_class(num_labels: int) -> int:
-    """Rows per class for a start pass: 16, and as many more as make 512 in all.
-
-    Args:
-        num_labels: C.
-    """
-    return max(START_ROWS_PER_CLASS, math.ceil(LEAST_START_ROWS / num_labels))
 
 
 class StartSamples(NamedTuple):

@@ -30,6 +30,7 @@ from .labels import (
     label_column,
     rows_per_class,
     scanned_rows,
+    start_rows_per_class,
 )
 from .metrics import accuracy_and_f1
 from .modeling_lwal import LwALPreTrainedModel
@@ -37,7 +38,7 @@ from .objectives import LossContext, Objective, average_gradients, build_objecti
 from .peft_support import check_adapter, check_trainable, core_model
 from .sample_ids import SAMPLE_ID, NumberedCollator, NumberedRows
 from .settings import apply_settings
-from .start import StartSamples, batch_norms, collect, own_random_state, start_rows_per_class, warn_of_missing_classes
+from .start import StartSamples, batch_norms, collect, own_random_state, warn_of_missing_classes
 from .training_args import LwALSettings, LwALTrainingArguments, resolve
 
 logger = logging.getLogger(__name__)

@@ -32,7 +32,7 @@ class LwALSettings(NamedTuple):
         embedding_dim: D asked for by a preset, for example "10x"; None leaves the model's.
         init: "class_means", "one_hot" or None for the method's own.
         whitened_control: the class-means start of one_hot measures distance in the whitened space.
-        init_samples: start rows per class; None for `start.start_rows_per_class`.
+        init_samples: start rows per class; None for `labels.start_rows_per_class`.
         scale: fixed start value of the scale, or None to calibrate it.
         eval_refresh: "auto", "no", "evaluate", "epoch" or a number of steps.
         eval_refresh_samples: rows per class for a refresh before evaluation.
