@@ -96,6 +96,21 @@ def test_dry_run_notes_the_plan_and_runs_nothing(tmp_path, capsys):
     assert len(json.loads(plan_path(output).read_text())) == 2
 
 
+def test_methods_that_a_file_defines_are_chosen_by_name(tmp_path):
+    output, grid = tmp_path / "results.jsonl", tmp_path / "grid.yaml"
+    grid.write_text(
+        "datasets: [fashion_mnist]\nmodels: [mlp]\nsteps: 3\nevaluations: 1\nseeds: [1]\nlearning_rates: [1.0e-3]\n"
+        'methods: [one_hot, {name: "default, k 5", like: default, lwal_refresh_every: 5}]\n'
+    )
+    words = ["--grid", str(grid), "--method", "default, k 5", "default", "--output", str(output), "--dry-run"]
+    assert cli.main(["compare", *words]) == 0
+    methods = [settings["method"] for settings in json.loads(plan_path(output).read_text()).values()]
+    assert methods == [
+        {"name": "default, k 5", "lwal_preset": "default", "lwal_refresh_every": 5},
+        {"name": "default", "lwal_preset": "default"},
+    ]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +39,9 @@ class CompareOptions:
     grid: str | None = option(None, "YAML file with a grid, instead of a preset")
     dataset: list[str] | None = option(None, "data sets; with a preset or a file, only these")
     model: list[str] | None = option(None, "models; with a preset or a file, only these")
-    method: list[str] | None = option(None, 'methods, by name or as JSON such as {"name": "m9", "lwal_memory": 9}')
+    method: list[str] | None = option(
+        None, 'methods, by name, also one that the file gives, or as JSON such as {"name": "m9", "lwal_memory": 9}'
+    )
     batch_size: list[str] | None = option(None, "rows per step, or multiples of the number of labels such as 50x")
     learning_rate: list[float] | None = option(None, "learning rates")
     seed: list[int] | None = option(None, "seeds (12 123 1234 without a preset)")
@@ -124,7 +126,7 @@ def overrides(options: CompareOptions, grid: Grid) -> dict[str, Any]:
     given = {setting: getattr(options, flag) for flag, setting in OVERRIDES.items()}
     values = {setting: value for setting, value in given.items() if value}
     if "methods" in values:
-        values["methods"] = parsed_methods(values["methods"])
+        values["methods"] = parsed_methods(values["methods"], grid.methods)
     if options.steps is not None or options.epochs is not None:
         values |= {"steps": options.steps, "epochs": options.epochs}
         if options.steps is not None and options.evaluations is None and grid.evaluations is None:
@@ -132,12 +134,13 @@ def overrides(options: CompareOptions, grid: Grid) -> dict[str, Any]:
     return values | ({"from_config": True} if options.from_config else {})
 
 
-def parsed_methods(words: Sequence[str]) -> list[Any]:
-    """Names as they are, JSON objects read."""
+def parsed_methods(words: Sequence[str], own: Sequence[str | Mapping[str, Any]] = ()) -> list[Any]:
+    """Names as they are, those of a grid's own methods as it defines them, JSON objects read."""
+    known = {method["name"]: method for method in own if not isinstance(method, str) and "name" in method}
     methods = []
     for word in words:
         try:
-            methods.append(json.loads(word) if word.lstrip().startswith("{") else word)
+            methods.append(json.loads(word) if word.lstrip().startswith("{") else known.get(word, word))
         except ValueError as error:
             raise CommandError(f"--method: {word!r} is neither a name nor JSON: {error}.") from error
     return methods
