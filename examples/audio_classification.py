@@ -10,9 +10,9 @@ my-sounds has one folder per label, perhaps inside folders train and test. Wave 
 spectrograms (AST) work alike, since their feature extractor makes the inputs. All of LwALTrainingArguments can be
 given, for example `--resume_from_checkpoint true`.
 
-Time: that of transformers' run_audio_classification.py, and before the first step one forward pass over 16 rows
-per label (512 at least). Departs from the paper, which has no sounds: this library's default preset instead of
-Algorithm 1 to the letter.
+Time: that of transformers' run_audio_classification.py, and before the first step one forward pass over 16 rows per
+label. Departs from the paper, which has no sounds: this library's default preset instead of Algorithm 1 to the
+letter.
 """
 
 import io

@@ -10,10 +10,10 @@ Needs the extra "vision". my-pictures has one folder per label, perhaps inside f
 parquet files. All of LwALTrainingArguments can be given, for example `--label_method one_hot --lwal_init class_means`
 for the honest control, or `--resume_from_checkpoint true`.
 
-Time: that of transformers' run_image_classification.py, and before the first step one forward pass over 16 rows
-per label (512 at least). Departs from the paper: pretrained weights instead of training from scratch, crops and
-mirrored pictures in training, and this library's default preset instead of Algorithm 1 to the letter
-(`--lwal_preset paper`, which wants some 50 rows of every label in a batch).
+Time: that of transformers' run_image_classification.py, and before the first step one forward pass over 16 rows per
+label. Departs from the paper: pretrained weights instead of training from scratch, crops and mirrored pictures in
+training, and this library's default preset instead of Algorithm 1 to the letter (`--lwal_preset paper`, which wants
+some 50 rows of every label in a batch).
 """
 
 import sys

@@ -35,7 +35,7 @@ from transformers import (
 
 from hf_lwal import AutoModelForLwALClassification
 from hf_lwal.data.sources import encode_labels, evaluation_split, find_columns, load_splits
-from hf_lwal.labels import rows_per_class, start_rows_per_class
+from hf_lwal.labels import rows_per_class
 
 
 @dataclass
@@ -115,7 +115,7 @@ def main():
         return rows.with_transform(read)
 
     train_transform, transform = transforms_of(processor)
-    start = rows_per_class(np.asarray(splits["train"]["label"]), start_rows_per_class(len(names)), seed=options.seed)
+    start = rows_per_class(np.asarray(splits["train"]["label"]), per_class=16, seed=options.seed)
     loading = {"collate_fn": default_data_collator, "num_workers": options.workers}
     start = DataLoader(Subset(reads(splits["train"], transform), start), options.per_device_eval_batch_size, **loading)
     # Before the optimizer and DistributedDataParallel see the weights: every process reads the same rows. In training

@@ -11,9 +11,8 @@ comes with hf-lwal. All of LwALTrainingArguments can be given.
 `modules_to_save=model.peft_modules_to_save()` is what an adapter for adaptive labels needs: it names the label table
 and the layers behind the backbone, which start at random. Merged weights are saved to adapter/merged.
 
-Time: that of the same adapter on the stock model, and before the first step one forward pass over 16 rows per
-label (512 at least). Departs from the paper, which trains all weights: the backbone stays as it is but for the
-adapter.
+Time: that of the same adapter on the stock model, and before the first step one forward pass over 16 rows per label.
+Departs from the paper, which trains all weights: the backbone stays as it is but for the adapter.
 """
 
 import sys

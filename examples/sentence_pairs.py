@@ -12,8 +12,8 @@ Beyond text_classification.py: rows of rare labels weigh more (`--lwal_class_wei
 best macro-F1 is kept, out/predictions.csv has the label and the probabilities of every test row, and a pipeline with
 text and text_pair answers at the end.
 
-Time: that of transformers' run_glue.py, and before the first step one forward pass over 16 rows per label (512 at
-least). Departs from the paper, which has no pairs and no weights: this library's default preset.
+Time: that of transformers' run_glue.py, and before the first step one forward pass over 16 rows per label. Departs
+from the paper, which has no pairs and no weights: this library's default preset.
 """
 
 import sys

@@ -8,10 +8,9 @@
 Your files have the columns "label" and "text" (or "sentence"). All of LwALTrainingArguments can be given, for example
 `--label_method one_hot --lwal_init class_means` for the honest control, or `--resume_from_checkpoint true`.
 
-Time: that of transformers' run_glue.py, and before the first step one forward pass over 16 rows per label (512 at
-least). Departs from the paper: this library's default preset instead of Algorithm 1 to the letter (`--lwal_preset
-paper`, which wants some 50 rows of every label in a batch), and accuracy and macro-F1 instead of GLUE's own
-measures.
+Time: that of transformers' run_glue.py, and before the first step one forward pass over 16 rows per label. Departs
+from the paper: this library's default preset instead of Algorithm 1 to the letter (`--lwal_preset paper`, which wants
+some 50 rows of every label in a batch), and accuracy and macro-F1 instead of GLUE's own measures.
 """
 
 import sys

@@ -10,8 +10,8 @@ of label vectors: the model keeps its own class means in every training forward 
 "forward"), over all processes. Only the start pass is called by hand. With gradient accumulation each micro-batch
 would be a step of the label table; LwALTrainer does better there.
 
-Time: that of transformers' run_glue_no_trainer.py, and before the first step one forward pass over 16 rows per
-label (512 at least). Departs from the paper: this library's default preset instead of Algorithm 1 to the letter.
+Time: that of transformers' run_glue_no_trainer.py, and before the first step one forward pass over 16 rows per label.
+Departs from the paper: this library's default preset instead of Algorithm 1 to the letter.
 """
 
 import sys
@@ -28,7 +28,7 @@ from transformers import AutoTokenizer, DataCollatorWithPadding, HfArgumentParse
 
 from hf_lwal import AutoModelForLwALClassification
 from hf_lwal.data.sources import encode_labels
-from hf_lwal.labels import rows_per_class, start_rows_per_class
+from hf_lwal.labels import rows_per_class
 
 
 @dataclass
@@ -76,8 +76,7 @@ def main():
     splits = splits.select_columns(["labels", *tokenizer.model_input_names])
     train, test = splits["train"], splits["validation" if "validation" in splits else "test"]
     collate, size = DataCollatorWithPadding(tokenizer), options.per_device_eval_batch_size
-    labels = np.asarray(train["labels"])
-    start = Subset(train, rows_per_class(labels, start_rows_per_class(len(names)), options.seed))
+    start = Subset(train, rows_per_class(np.asarray(train["labels"]), per_class=16, seed=options.seed))
     # Before the optimizer and DistributedDataParallel see the weights: every process reads the same rows.
     model.initialize_labels(DataLoader(start, size, collate_fn=collate), learning_rate=options.learning_rate)
 

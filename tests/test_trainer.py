@@ -19,7 +19,7 @@ from transformers import (
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
 from hf_lwal.functional import class_sums, pairwise_distances, pull_loss, refreshed_label_vectors, repel_loss
-from hf_lwal.labels import rows_per_class, start_rows_per_class
+from hf_lwal.labels import rows_per_class
 from hf_lwal.start import batch_norms
 
 LABELS = 5
@@ -232,12 +232,6 @@ def test_refresh_every_and_warmup(tiny_config, tmp_path):
     assert counts[0] == (20, 7 * 16)
 
 
-@pytest.mark.parametrize(("labels", "per_class"), [(1, 512), (2, 256), (10, 52), (32, 16), (33, 16), (1000, 16)])
-def test_few_labels_get_more_start_rows(labels, per_class):
-    """Two labels of 16 rows would start from two nearly random vectors."""
-    assert start_rows_per_class(labels) == per_class
-
-
 def test_start_rows_are_read_batch_by_batch(tiny_config, tmp_path):
     """Sixteen pictures of each of a thousand labels do not fit into memory."""
     read = []
@@ -278,7 +272,7 @@ def test_plain_training_arguments_stock_model_and_default_metrics(tiny_config, t
 
 def test_logs(tiny_config, tmp_path):
     """Loss terms and the state of the table must reach whatever reads the trainer's logs."""
-    args = arguments(tmp_path, lwal_repel_weight=2.0, max_steps=8, lwal_init_samples=16)
+    args = arguments(tmp_path, lwal_repel_weight=2.0, max_steps=8)
     trainer = LwALTrainer(lwal(tiny_config), args, train_dataset=TRAIN)
     trainer.train()
     start = trainer.state.log_history[0]
@@ -492,7 +486,7 @@ def test_set_transform_and_kept_columns(tiny_config, tmp_path):
             "labels": torch.tensor([row["labels"] for row in rows]),
         }
 
-    args = arguments(tmp_path, remove_unused_columns=False, max_steps=4, lwal_init_samples=16)
+    args = arguments(tmp_path, remove_unused_columns=False, max_steps=4)
     trainer = LwALTrainer(lwal(tiny_config, "vit"), args, data_collator=collate, train_dataset=raw, eval_dataset=raw)
     trainer.train()
     assert trainer.state.log_history[0]["start_samples"] == 16 * LABELS
@@ -503,7 +497,7 @@ def test_set_transform_and_kept_columns(tiny_config, tmp_path):
 def test_other_data_sets(tiny_config, tmp_path, kind):
     """Streams and plain PyTorch data sets have no label column to look at."""
     data = IterableDataset.from_generator(lambda: iter(TRAIN)) if kind == "iterable" else list(TRAIN)
-    args = arguments(tmp_path, max_steps=40, lwal_init_samples=16)
+    args = arguments(tmp_path, max_steps=40)
     trainer = LwALTrainer(lwal(tiny_config), args, train_dataset=data, eval_dataset=TEST)
     trainer.train()
     assert trainer.state.log_history[0]["start_samples"] == 16 * LABELS
@@ -689,7 +683,7 @@ def test_one_hot_from_class_means_is_the_nearest_mean_classifier(tiny_config, tm
     batch = TRAIN.with_format("torch")[:]
     samples = ours.initialize_labels([batch], progress=False)
     means = torch.stack([samples.values[samples.labels == c].mean(0) for c in range(LABELS)])
-    chosen = trainer._rows_to_batches(start_rows_per_class(LABELS))
+    chosen = trainer._rows_to_batches(16)
     values = ours.initialize_labels(chosen, progress=False)
     means = torch.stack([values.values[values.labels == c].mean(0) for c in range(LABELS)])
     test = TEST.with_format("torch")[:]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,8 +14,6 @@ from torch import Tensor
 from .functional import IGNORE_INDEX
 
 LABEL_COLUMNS = ("labels", "label", "label_ids")
-START_ROWS_PER_CLASS, LEAST_START_ROWS = 16, 512
-"""With few classes the rows of each decide alone where its label vector starts; see docs/choosing-a-default.md."""
 
 
 def label_column(dataset: Any) -> np.ndarray | None:
@@ -130,15 +127,6 @@ class CheckedCollator:
         if len(bad):
             row = int(bad[0, 0])
             raise ValueError(out_of_range(int(labels[row]), f"row {row} of a batch", num_labels))
-
-
-def start_rows_per_class(num_labels: int) -> int:
-    """Rows per class for a start pass: 16, and as many more as make 512 in all.
-
-    Args:
-        num_labels: C.
-    """
-    return max(START_ROWS_PER_CLASS, math.ceil(LEAST_START_ROWS / num_labels))
 
 
 def rows_per_class(labels: np.ndarray, per_class: int, seed: int) -> list[int]:

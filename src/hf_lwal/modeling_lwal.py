@@ -228,8 +228,8 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
         evaluation mode the label vectors are those for predictions without any training.
 
         Args:
-            dataloader: batches (dicts with "labels"); 16 rows per class and 512 in all suffice; iterated twice for
-                models with BatchNorm.
+            dataloader: batches (dicts with "labels"); about 16 rows per class suffice; iterated twice for models
+                with BatchNorm.
             progress: show a progress bar.
             learning_rate: peak learning rate of an Adam-like optimizer, which decides the size of the head.
 

@@ -30,7 +30,6 @@ from .labels import (
     label_column,
     rows_per_class,
     scanned_rows,
-    start_rows_per_class,
 )
 from .metrics import accuracy_and_f1
 from .modeling_lwal import LwALPreTrainedModel
@@ -274,8 +273,7 @@ class LwALTrainer(CheckpointTrainer):
             self.log(numbers)
         if not self.label_objective.wants_start(model):
             return
-        per_class = self.lwal_settings.init_samples or start_rows_per_class(len(self._label_names()))
-        batches = self._rows_to_batches(per_class)
+        batches = self._rows_to_batches(self.lwal_settings.init_samples)
         if not len(batches):
             logger.warning("No row could be read for the start pass: label vectors start with the first rows seen.")
             return

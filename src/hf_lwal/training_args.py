@@ -32,7 +32,7 @@ class LwALSettings(NamedTuple):
         embedding_dim: D asked for by a preset, for example "10x"; None leaves the model's.
         init: "class_means", "one_hot" or None for the method's own.
         whitened_control: the class-means start of one_hot measures distance in the whitened space.
-        init_samples: start rows per class; None for `labels.start_rows_per_class`.
+        init_samples: start rows per class.
         scale: fixed start value of the scale, or None to calibrate it.
         eval_refresh: "auto", "no", "evaluate", "epoch" or a number of steps.
         eval_refresh_samples: rows per class for a refresh before evaluation.
@@ -49,7 +49,7 @@ class LwALSettings(NamedTuple):
     embedding_dim: str | None
     init: str | None
     whitened_control: bool
-    init_samples: int | None
+    init_samples: int
     scale: float | None
     eval_refresh: str | int
     eval_refresh_samples: int
@@ -158,11 +158,7 @@ class LwALTrainingArguments(TrainingArguments):
         },
     )
     lwal_init_samples: int | None = field(
-        default=None,
-        metadata={
-            "help": "Rows per class of the start pass. default 16, with few classes as many more as make 512 in all; "
-            "paper has no start pass."
-        },
+        default=None, metadata={"help": "Rows per class of the start pass. default 16; paper has no start pass."}
     )
     lwal_scale: str | None = field(
         default=None,
@@ -247,7 +243,7 @@ def resolve(args: TrainingArguments) -> LwALSettings:
         embedding_dim=embedding_dim,
         init=init,
         whitened_control=head == "whitened",
-        init_samples=_positive("lwal_init_samples", given("lwal_init_samples"), 0) or None,
+        init_samples=_positive("lwal_init_samples", given("lwal_init_samples"), 16),
         scale=_scale(given("lwal_scale")),
         eval_refresh=_eval_refresh(given("lwal_eval_refresh")),
         eval_refresh_samples=_positive("lwal_eval_refresh_samples", given("lwal_eval_refresh_samples"), 50),
