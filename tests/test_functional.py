@@ -16,6 +16,7 @@ from hf_lwal.functional import (
     IGNORE_INDEX,
     calibrated_scale,
     class_sums,
+    common_drift,
     leave_one_out,
     pairwise_distances,
     pull_loss,
@@ -576,3 +577,17 @@ def test_classes_without_a_mean_do_not_change_the_scale(seed: int, content: floa
     wider_counts = torch.tensor([2, 2, 2, 0])
     expected = calibrated_scale(distances, labels, counts)
     assert calibrated_scale(wider, labels, wider_counts) == pytest.approx(expected, rel=1e-9)
+
+
+@given(seed=st.integers(0, 2**31 - 1), rows=st.integers(1, 40))
+def test_common_drift_is_the_mean_residual_however_rows_are_split(seed, rows):
+    """Class sums are added over processes, so the drift must come from sums alone."""
+    generator = torch.Generator().manual_seed(seed)
+    means = torch.randn(6, 4, generator=generator, dtype=torch.float64)
+    values = torch.randn(rows, 4, generator=generator, dtype=torch.float64)
+    labels = torch.randint(0, 5, (rows,), generator=generator)  # the last class has no rows
+    residual = (values - means[labels]).mean(dim=0)
+    parts = [class_sums(values[part], labels[part], 6) for part in (slice(0, rows // 2), slice(rows // 2, None))]
+    sums, counts = (sum(pieces) for pieces in zip(*parts, strict=True))
+    torch.testing.assert_close(common_drift(means, sums, counts), residual)
+    assert common_drift(means, torch.zeros_like(sums), torch.zeros_like(counts)).eq(0).all()

@@ -219,6 +219,39 @@ def test_running_means_and_reanchoring(tiny_config, tmp_path):
     assert torch.allclose(model.label_table.label_vectors, kept["label_vectors"], atol=3e-5)
 
 
+@pytest.mark.parametrize("reanchor", [True, False])
+def test_label_vectors_follow_a_common_drift(tiny_config, reanchor):
+    """Where the features of all rows move alike, a batch of few labels moves the label vectors of all."""
+    model = lwal(tiny_config)
+    table, head = model.label_table, model.head
+    model.initialize_labels([TRAIN.with_format("torch")[:100]], progress=False)
+    before = table_state(model)
+    vectors = table.derived(head).detach()
+    drift = torch.randn(table.class_features.shape[1])
+    labels = torch.tensor([0, 0, 3])
+    rows = before["class_features"][labels] + torch.tensor([[0.5], [-0.5], [0.0]]) + drift
+    table.pending_sums.add_(table.sums_of(rows, labels))
+    table.refresh(head, memory=50, reanchor=reanchor, follow_drift=1.0)
+    with torch.no_grad():
+        moved = head(drift.unsqueeze(0)) - head(torch.zeros(1, len(drift)))
+    assert torch.allclose(table.class_features, before["class_features"] + drift, atol=1e-5)
+    torch.testing.assert_close(table.derived(head), vectors + moved, rtol=0, atol=1e-5 * float(vectors.abs().max()))
+    assert table.counts.tolist() == (before["counts"] + torch.tensor([2, 0, 0, 1, 0])).tolist()
+
+
+def test_drift_is_followed_in_training(tiny_config, tmp_path):
+    """The setting reaches the table from the arguments, is saved with the model, and only then does something."""
+    ends = {}
+    for share in (0.0, 0.5):
+        model = lwal(tiny_config)
+        args = arguments(tmp_path, max_steps=6, lwal_follow_drift=share, seed=3)
+        LwALTrainer(model, args, train_dataset=TRAIN).train()
+        ends[share] = model.label_table.class_features.clone()
+        model.save_pretrained(tmp_path / "saved")
+        assert AutoModelForLwALClassification.from_pretrained(tmp_path / "saved").config.follow_drift == share
+    assert not torch.allclose(ends[0.0], ends[0.5], atol=1e-4)
+
+
 def test_refresh_every_and_warmup(tiny_config, tmp_path):
     """k and w count optimizer steps; k = 0 keeps the means of the start."""
     counts = {}
@@ -611,6 +644,7 @@ def test_bad_labels_are_named(tiny_config, tmp_path):
         ({"lwal_scale": "big"}, "lwal_scale is 'big', but it must be auto or a positive number"),
         ({"lwal_scale": "-3"}, "lwal_scale is '-3'"),
         ({"lwal_memory": -1}, "memory is -1, but it cannot be negative"),
+        ({"lwal_follow_drift": 1.5}, "follow_drift is 1.5, but it is a share, from 0 to 1"),
         ({"lwal_space": "heads"}, "Unknown lwal_space 'heads'"),
         ({"lwal_init": "one_hot"}, "lwal_init='one_hot' needs lwal_space='embeddings'"),
         ({"lwal_init": "random"}, "Unknown lwal_init 'random'"),

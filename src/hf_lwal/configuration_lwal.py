@@ -44,6 +44,8 @@ class LwALConfig(PreTrainedConfig):
         preset: "default", or "paper" for Algorithm 1 with gradients through the batch centroids.
         offset: learn a correction (C, D) that is added to the class means.
         reanchor: let the offset absorb the jump of the class means at a refresh.
+        follow_drift: share, 0 to 1, of the common displacement of a step's rows from their class means by which all
+            label vectors move at a refresh.
         learn_scale: learn the scale of the logits.
         memory: M, how many rows the running class means remember; 0 overwrites them by the batch's.
         refresh_every: k, optimizer steps between refreshes; 0 never refreshes.
@@ -73,6 +75,7 @@ class LwALConfig(PreTrainedConfig):
     preset: Literal["default", "paper"] = "default"
     offset: bool = True
     reanchor: bool = True
+    follow_drift: float = 0.0
     learn_scale: bool = True
     memory: int = 50
     refresh_every: int = 1
@@ -128,6 +131,8 @@ class LwALConfig(PreTrainedConfig):
         for name in ("memory", "refresh_every", "warmup_steps", "repel_weight"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, but it cannot be negative.")
+        if not 0.0 <= self.follow_drift <= 1.0:
+            raise ValueError(f"follow_drift is {self.follow_drift}, but it is a share, from 0 to 1.")
         started_with = self.initial_num_labels or self.num_labels
         if self.initial_labels == "one_hot" and self.embedding_dim < started_with:
             raise ValueError(

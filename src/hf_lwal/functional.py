@@ -73,6 +73,24 @@ def refreshed_label_vectors(
     return torch.where(added > 0, merged, means)
 
 
+def common_drift(means: Tensor, sums: Tensor, batch_counts: Tensor) -> Tensor:
+    """How far the new rows lie from the means of their own classes, on average over all rows.
+
+    What classes have in common: when a step moves the features of every row by the same vector, this is that vector,
+    whatever classes the rows are of. Not in the paper.
+
+    Args:
+        means: (C, N) class means so far; those of classes that have none must have no rows either.
+        sums: (C, N) class sums of the new rows.
+        batch_counts: (C,) number of new rows per class.
+
+    Returns:
+        (N,), zero without rows.
+    """
+    rows = batch_counts.to(sums.dtype).unsqueeze(-1)  # (C, 1)
+    return (sums - rows * means).sum(dim=0) / rows.sum().clamp(min=1.0)
+
+
 def pairwise_distances(embeddings: Tensor, label_vectors: Tensor, labels: Tensor | None = None) -> Tensor:
     """Euclidean distance of every embedding to every label vector: the norm in Eq. (2).
 

@@ -12,6 +12,7 @@ from transformers import initialization as init
 from .functional import (
     calibrated_scale,
     class_sums,
+    common_drift,
     pairwise_distances,
     refreshed_label_vectors,
 )
@@ -151,7 +152,7 @@ class LabelTable(EditableRows):
         return torch.cat([sums, counts.unsqueeze(1)], dim=1)
 
     @torch.no_grad()
-    def refresh(self, head: Head | None, memory: float, reanchor: bool) -> None:
+    def refresh(self, head: Head | None, memory: float, reanchor: bool, follow_drift: float = 0.0) -> None:
         """Algorithm 1, the label update: merge the pending sums into the class means and forget them.
 
         Args:
@@ -159,8 +160,14 @@ class LabelTable(EditableRows):
             memory: M of `refreshed_label_vectors`.
             reanchor: move the offset against the jump of the means, so that label vectors move by gradient only.
                 A class that had no mean jumps to its first.
+            follow_drift: share of `common_drift` by which the means of all classes move first, and label vectors with
+                them, re-anchored or not.
         """
         sums, rows = self.pending_sums[:, :-1], self.pending_sums[:, -1]
+        if follow_drift:
+            seen = self.seen.unsqueeze(1)
+            drift = common_drift(self.class_features, torch.where(seen, sums, 0.0), rows * self.seen)
+            self.class_features.add_(torch.where(seen, follow_drift * drift, 0.0))
         means = refreshed_label_vectors(self.class_features, self.counts, sums, rows, memory)
         if reanchor:
             # The head is affine: mapping the small difference keeps digits that subtracting two outputs would lose.

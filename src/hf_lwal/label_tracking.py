@@ -95,7 +95,8 @@ class LabelTracker:
         if config.preset != "paper":  # the paper's refresh happened inside the forward
             model.label_table.pending_sums.add_(sums)
             if self.refresh_due(model):
-                model.label_table.refresh(model.head, config.memory, config.offset and config.reanchor)
+                reanchor = config.offset and config.reanchor
+                model.label_table.refresh(model.head, config.memory, reanchor, config.follow_drift)
             self.stale = True
         self.set_step(model, self.step(model) + 1)
 

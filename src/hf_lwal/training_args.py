@@ -17,6 +17,7 @@ CONFIG_FIELDS = (
     "memory",
     "offset",
     "reanchor",
+    "follow_drift",
     "space",
     "learn_scale",
     "initial_head",
@@ -134,6 +135,13 @@ class LwALTrainingArguments(TrainingArguments):
     lwal_reanchor: bool | None = field(
         default=None,
         metadata={"help": "Let the offset absorb the jump of the means at a refresh. default true, paper false."},
+    )
+    lwal_follow_drift: float | None = field(
+        default=None,
+        metadata={
+            "help": "Share, 0 to 1, of the rows' common displacement from their class means by which all label "
+            "vectors move at a refresh; for backbones whose features drift. default 0, paper 0."
+        },
     )
     lwal_space: str | None = field(
         default=None,

@@ -20,6 +20,7 @@ SETTINGS = (
     "memory",
     "offset",
     "reanchor",
+    "follow_drift",
     "learn_scale",
     "repel_weight",
     "initial_labels",
