@@ -645,6 +645,14 @@ def test_bad_labels_are_named(tiny_config, tmp_path):
         ({"lwal_scale": "-3"}, "lwal_scale is '-3'"),
         ({"lwal_memory": -1}, "memory is -1, but it cannot be negative"),
         ({"lwal_follow_drift": 1.5}, "follow_drift is 1.5, but it is a share, from 0 to 1"),
+        (
+            {"lwal_follow_drift": 0.5, "lwal_refresh_every": 0},
+            "refresh_every 0 never refreshes them: set follow_drift to 0",
+        ),
+        (
+            {"lwal_follow_drift": 0.5, "lwal_preset": "paper"},
+            "preset 'paper' keeps none: set follow_drift to 0",
+        ),
         ({"lwal_space": "heads"}, "Unknown lwal_space 'heads'"),
         ({"lwal_init": "one_hot"}, "lwal_init='one_hot' needs lwal_space='embeddings'"),
         ({"lwal_init": "random"}, "Unknown lwal_init 'random'"),

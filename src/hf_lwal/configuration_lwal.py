@@ -133,6 +133,12 @@ class LwALConfig(PreTrainedConfig):
                 raise ValueError(f"{name} is {getattr(self, name)}, but it cannot be negative.")
         if not 0.0 <= self.follow_drift <= 1.0:
             raise ValueError(f"follow_drift is {self.follow_drift}, but it is a share, from 0 to 1.")
+        if self.follow_drift and (self.preset == "paper" or self.refresh_every == 0):
+            why = "preset 'paper' keeps none" if self.preset == "paper" else "refresh_every 0 never refreshes them"
+            raise ValueError(
+                f"follow_drift is {self.follow_drift}, but only running class means can follow a drift, and {why}: "
+                "set follow_drift to 0."
+            )
         started_with = self.initial_num_labels or self.num_labels
         if self.initial_labels == "one_hot" and self.embedding_dim < started_with:
             raise ValueError(

@@ -71,8 +71,8 @@ def held_out_distances(
     """Distances of rows to class means, each through a projection that was made without the row: cross-fitting.
 
     With few rows for many features, the projection finds directions in which just these rows lie apart. Distances
-    through it make the classes look far better separated than they are: with 32 rows of two labels and 384 features
-    the scale that suits them was eight times too steep for new rows.
+    through it make the classes look far better separated than they are, and the scale that suits them is too steep
+    for new rows.
 
     Args:
         features: (N, H) input of the head.

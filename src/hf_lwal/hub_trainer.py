@@ -154,8 +154,8 @@ class HubTrainer(Trainer):
         if not self.is_world_process_zero() or strategy == HubStrategy.END:
             return
         # The files of an upload must not be replaced, nor its checkpoint be rotated away, while it is under way.
-        rotated = self.args.save_total_limit is not None
-        if self.args.hub_always_push or (rotated and strategy in WITH_CHECKPOINTS):
+        rotated = strategy in WITH_CHECKPOINTS and self.args.save_total_limit is not None
+        if self.args.hub_always_push or rotated:
             self._finish_current_push()
         if self.push_in_progress is not None and not self.push_in_progress.is_done():
             return
@@ -164,14 +164,9 @@ class HubTrainer(Trainer):
             if os.path.isfile(source := os.path.join(checkpoint_folder, name)):
                 shutil.copy(source, os.path.join(self.args.output_dir, name))
         self._card_for_push()
-        if self.args.should_save:
-            # transformers rotates after the push has begun, which fails when it lists a folder that is being deleted
-            rotate_checkpoints(
-                os.path.dirname(checkpoint_folder),
-                self.args.save_total_limit,
-                self.state.best_model_checkpoint,
-                use_mtime=True,
-            )
+        # transformers rotates after the push has begun, which fails when it lists a folder that is being deleted
+        limit, best = self.args.save_total_limit, self.state.best_model_checkpoint
+        rotate_checkpoints(os.path.dirname(checkpoint_folder), limit, best, use_mtime=True)
         super()._push_from_checkpoint(checkpoint_folder)
 
     def _finalize_training(self, trial: Any, num_train_samples: int, start_time: float) -> Any:

@@ -134,7 +134,7 @@ def overrides(options: CompareOptions, grid: Grid) -> dict[str, Any]:
     return values | ({"from_config": True} if options.from_config else {})
 
 
-def parsed_methods(words: Sequence[str], own: Sequence[str | Mapping[str, Any]] = ()) -> list[Any]:
+def parsed_methods(words: Sequence[str], own: Sequence[str | Mapping[str, Any]]) -> list[Any]:
     """Names as they are, those of a grid's own methods as it defines them, JSON objects read."""
     known = {method["name"]: method for method in own if not isinstance(method, str) and "name" in method}
     methods = []
