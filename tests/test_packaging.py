@@ -21,6 +21,7 @@ LAYERS = [
     *(
         "configuration_lwal",
         "quantisation",
+        "loading",
         "heads",
         "head_start",
         "start",

@@ -91,7 +91,7 @@ def check_label_table_file(directory: str | os.PathLike[str], counts: Tensor, na
     try:
         labels = json.loads(path.read_text(encoding="utf-8"))["labels"]
         described = [(entry["id"], entry["name"], entry["count"]) for entry in labels]
-    except (ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         described = None
     if described != [(index, names[index], count) for index, count in enumerate(counts.tolist())]:
         logger.warning(

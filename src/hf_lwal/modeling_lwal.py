@@ -6,6 +6,7 @@ logits is the embedding z. Nothing else of the architecture changes.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import logging
 import os
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
-from .configuration_lwal import HUB_KEYWORDS, LwALConfig
+from .configuration_lwal import LwALConfig, matched_label_names, refuse_other_problems
 from .distributed import all_reduce_sum
 from .functional import IGNORE_INDEX, cross_entropy, direction_sums, repel_from_sums
 from .head_start import can_start, class_mean_projection, held_out_distances, suited_size, write_linear
@@ -33,13 +34,21 @@ from .heads import (
     scores_of,
     stock_from_config,
 )
-from .hub_code import broken_download, complete_card, forget_code, write_code
+from .hub_code import complete_card, forget_code, write_code
 from .inference import encode as encode_inputs
 from .inference import predict as predict_labels
 from .label_editing import LabelEditing
 from .label_table import LabelTable
 from .label_table_file import check_label_table_file, write_label_table_file
 from .label_tracking import LabelTracker
+from .loading import (
+    check_loaded,
+    configuration_of,
+    readable_weights,
+    refuse_other_labels,
+    rows_of,
+    take_labels,
+)
 from .open_set import OpenSet
 from .quantisation import sparing
 from .start import StartSamples, collect, warn_of_missing_classes
@@ -505,66 +514,44 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
         cls,
         pretrained_model_name_or_path: str | os.PathLike[str],
         *args: Any,
+        config: Any = None,
         ignore_mismatched_sizes: bool = False,
         output_loading_info: bool = False,
         **kwargs: Any,
     ) -> LwALPreTrainedModel | tuple[LwALPreTrainedModel, dict[str, Any]]:
         """Load a model with its label table; arguments as in transformers.
 
+        Labels asked for by ``id2label``, ``label2id`` or the configuration may be the checkpoint's in another order
+        or spelling: the rows of the table move with their names.
+
         Raises:
-            ValueError: the checkpoint lacks a part of the label table, or has another number of labels and
-                ``ignore_mismatched_sizes`` is not set.
+            ValueError: the checkpoint lacks weights, its label table is damaged, or it has other labels and
+                ``ignore_mismatched_sizes``, which starts a new table for them, is not set.
+            OSError: a file cannot be read.
         """
+        name = pretrained_model_name_or_path
         for removed in ("from_tf", "from_flax"):
             kwargs.pop(removed, None)
-        kwargs["quantization_config"] = cls._sparing_the_head(pretrained_model_name_or_path, kwargs)
-        try:
+        config, kwargs, stored = configuration_of(name, config, kwargs)
+        asked = None
+        if isinstance(config, LwALConfig):
+            refuse_other_problems(config)
+            head = config.head_name and f"encoder.{config.head_name}"
+            kwargs["quantization_config"] = sparing(kwargs.get("quantization_config"), head)
+            if stored is not None:
+                asked, config = config.label_names, copy.deepcopy(config)
+                if rows_of(asked, stored) is None and not ignore_mismatched_sizes:
+                    refuse_other_labels(name, asked, stored)
+                config.id2label, config.label2id = matched_label_names(stored, None)
+        with readable_weights(name):
             model, info = super().from_pretrained(
-                pretrained_model_name_or_path, *args, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs
+                name, *args, config=config, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs
             )
-        except OSError as error:
-            if (broken := broken_download(error, str(pretrained_model_name_or_path))) is None:
-                raise
-            raise broken from error
-        model._check_loaded(str(pretrained_model_name_or_path), info, ignore_mismatched_sizes)
-        check_label_table_file(pretrained_model_name_or_path, model.label_table.counts, model.config.label_names)
+        check_loaded(model, name, info, ignore_mismatched_sizes)
+        check_label_table_file(name, model.label_table.counts, model.config.label_names)
+        if asked is not None:
+            take_labels(model, name, asked)
         return (model, info) if output_loading_info else model
-
-    @classmethod
-    def _sparing_the_head(cls, name: str | os.PathLike[str], kwargs: dict[str, Any]) -> Any:
-        """The quantisation that was asked for, if any, without the encoder's head."""
-        wanted = kwargs.get("quantization_config")
-        if wanted is None:
-            return None
-        config: Any = kwargs.get("config")
-        if not isinstance(config, LwALConfig):
-            hub = {key: kwargs[key] for key in HUB_KEYWORDS if key in kwargs}
-            config = LwALConfig.from_pretrained(name if config is None else config, **hub)
-        return sparing(wanted, config.head_name and f"encoder.{config.head_name}")
-
-    def _check_loaded(self, name: str, info: dict[str, Any], ignore_mismatched_sizes: bool) -> None:
-        missing = sorted(key for key in info["missing_keys"] if key.startswith("classifier."))
-        if missing:
-            raise ValueError(
-                f"{name} has no {', '.join(missing)}: its label table is incomplete, so it cannot predict. Load a "
-                "whole LwAL checkpoint, or the plain backbone through AutoModelForLwALClassification."
-            )
-        mismatched = {key: (tuple(found), tuple(wanted)) for key, found, wanted in info["mismatched_keys"]}
-        if not mismatched:
-            return
-        if not ignore_mismatched_sizes:
-            if "classifier.counts" in mismatched:
-                found, wanted = (shape[0] for shape in mismatched["classifier.counts"])
-                raise ValueError(
-                    f"{name} has {found} labels, but {wanted} were asked for: leave num_labels and id2label out to "
-                    "use its own labels, or pass ignore_mismatched_sizes=True to start a new label table."
-                )
-            key, (found, wanted) = next(iter(mismatched.items()))
-            raise ValueError(f"{name} stores {key} with shape {found}, but this configuration needs {wanted}.")
-        logger.warning("The label table of %s does not fit the new labels: a new one is started.", name)
-        self.config.initial_num_labels = None
-        self.config.validate_lwal()
-        self.reset_label_table()
 
 
 def _materialize_before_saving(module: LwALPreTrainedModel, *_: Any) -> None:
