@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
+from types import MethodType
 from typing import Any, Literal, overload
 
 from transformers import (
@@ -183,14 +184,19 @@ class AutoModelForLwALClassification:
 
     @classmethod
     def from_stock(cls, model: PreTrainedModel, *, embedding_dim: int | str | None = None) -> LwALPreTrainedModel:
-        """Wrap a stock classifier: its backbone stays, its head is replaced by a fresh one with D outputs.
+        """Turn a stock classifier into an LwAL model: its backbone stays, its head is replaced by a fresh one.
 
         Args:
-            model: a stock classifier; it becomes the encoder and is changed in place.
+            model: a stock classifier. The object itself becomes the LwAL model, so that whoever holds it saves and
+                predicts with the label table; what it was is ``model.encoder``.
             embedding_dim: as in `from_pretrained`.
+
+        Returns:
+            ``model``; another object only where its ``forward`` was replaced by one that cannot be moved.
         """
         task = inferred_task(model.config, None, type(model).__name__)
         refuse_other_problems(model.config)
+        _copy_configuration(model)
         model.config.architectures = [type(model).__name__]  # the head is looked for in this class
         settings = _settings(model.config, task, _names_of(model.config), embedding_dim)
         training = model.training
@@ -203,17 +209,56 @@ class AutoModelForLwALClassification:
             "The head of %s is replaced by one with %d outputs.", type(model).__name__, settings["embedding_dim"]
         )
         replace_head(model, Head(settings["head_name"], settings["in_features"]), settings["embedding_dim"])
-        return wrap(model, settings).to(model.device).train(training)
+        device, encoder = model.device, _moved_out(model)
+        into = None if encoder is model else model
+        return wrap(encoder, settings, into=into).to(device).train(training)
 
 
-def wrap(encoder: PreTrainedModel, settings: dict[str, Any]) -> LwALPreTrainedModel:
-    """Put a label table on an encoder that already has D outputs; the encoder's weights and mode are kept."""
+def _copy_configuration(model: PreTrainedModel) -> None:
+    """Give a model a configuration of its own: the caller may build others from the one it was made with."""
+    shared, own = model.config, copy.deepcopy(model.config)
+    for module in model.modules():
+        if vars(module).get("config") is shared:
+            module.config = own
+
+
+def _moved_out(model: PreTrainedModel) -> PreTrainedModel:
+    """A new object that is all that ``model`` is, parameters and hooks included; ``model`` where that cannot be."""
+    own = {name: getattr(value, "__func__", None) for name, value in vars(model).items() if _is_bound(value, model)}
+    if "forward" in vars(model) and "forward" not in own:  # accelerate's, which keeps the model it belongs to
+        return model
+    moved: PreTrainedModel = type(model).__new__(type(model))
+    vars(moved).update(vars(model))
+    for name, function in own.items():
+        vars(moved)[name] = MethodType(function, moved)
+    return moved
+
+
+def _is_bound(value: Any, model: PreTrainedModel) -> bool:
+    return isinstance(value, MethodType) and value.__self__ is model
+
+
+def wrap(
+    encoder: PreTrainedModel, settings: dict[str, Any], into: PreTrainedModel | None = None
+) -> LwALPreTrainedModel:
+    """Put a label table on an encoder that already has D outputs; the encoder's weights and mode are kept.
+
+    Args:
+        encoder: stock classifier.
+        settings: from `_settings`.
+        into: object that becomes the model; default: a new one.
+    """
     encoder.config.architectures = [type(encoder).__name__]  # which of several classes to build again when loaded
     own = {name: value for name, value in settings.items() if name != "in_features"}
     own |= {name: getattr(encoder.config, name) for name in SHARED}
     config = LwALConfig(encoder_config=encoder.config, name_or_path=encoder.config.name_or_path, **own)
     config.dtype = encoder.config.dtype
-    model = MODEL_CLASSES[settings["task"]](config, encoder=encoder)
+    kind = MODEL_CLASSES[settings["task"]]
+    model: Any = kind.__new__(kind) if into is None else into
+    if into is not None:
+        vars(into).clear()
+        object.__setattr__(into, "__class__", kind)
+    kind.__init__(model, config, encoder=encoder)
     if encoder.device.type != "meta":  # as it is where the first layer is offloaded
         model.label_table.to(encoder.device)
     return model.train(encoder.training)
