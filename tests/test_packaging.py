@@ -23,6 +23,7 @@ LAYERS = [
         "quantisation",
         "loading",
         "heads",
+        "saving",
         "head_start",
         "start",
         "inference",

@@ -46,6 +46,7 @@ from .modeling_lwal import (
     LwALPreTrainedModel,
 )
 from .quantisation import sparing
+from .saving import changed_parts
 
 logger = logging.getLogger(__name__)
 
@@ -205,13 +206,29 @@ class AutoModelForLwALClassification:
                 f"{type(model).__name__} has no single linear head to replace: load it with "
                 "AutoModelForLwALClassification.from_pretrained instead."
             )
+        _refuse_another_head(model, settings)
         logger.info(
             "The head of %s is replaced by one with %d outputs.", type(model).__name__, settings["embedding_dim"]
         )
         replace_head(model, Head(settings["head_name"], settings["in_features"]), settings["embedding_dim"])
         device, encoder = model.device, _moved_out(model)
         into = None if encoder is model else model
-        return wrap(encoder, settings, into=into).to(device).train(training)
+        wrapped = wrap(encoder, settings, into=into).to(device).train(training)
+        if (changed := changed_parts(wrapped)) is not None:
+            logger.warning("%s: the model trains as it is, but cannot be saved.", changed)
+        return wrapped
+
+
+def _refuse_another_head(model: PreTrainedModel, settings: dict[str, Any]) -> None:
+    """Raise ValueError when the last layer of a classifier is no longer the one that its class builds."""
+    name = settings["head_name"]
+    head: Any = dict(model.named_modules()).get(name)
+    if getattr(head, "in_features", None) != settings["in_features"]:
+        raise ValueError(
+            f"The head {name} of this {type(model).__name__} is {head!r}, but a linear layer of "
+            f"{settings['in_features']} inputs belongs there, which gets D outputs: put it back, or register a class "
+            "of your own with transformers' Auto classes."
+        )
 
 
 def _copy_configuration(model: PreTrainedModel) -> None:

@@ -51,6 +51,7 @@ from .loading import (
 )
 from .open_set import OpenSet
 from .quantisation import sparing
+from .saving import Layout, check_can_be_loaded_again, check_labels_fit
 from .start import StartSamples, collect, warn_of_missing_classes
 
 logger = logging.getLogger(__name__)
@@ -166,6 +167,7 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
         return name in self._encoder_arguments
 
     _encoder_arguments: set[str] | None = None
+    saved_layout: Layout | None = None
 
     def _loss(self, embeddings: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
         loss = cross_entropy(logits, self.trainable_labels(labels) if self.training else labels)
@@ -446,6 +448,8 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
 
     def train(self, mode: bool = True) -> LwALPreTrainedModel:
         """Set the mode; leaving training mode brings ``label_vectors`` up to date."""
+        if mode:
+            check_labels_fit(self)
         if self.training and not mode:
             self.bring_labels_up_to_date()
         return super().train(mode)
@@ -475,7 +479,8 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
             **kwargs: as in transformers.
 
         Raises:
-            ValueError: the encoder was quantised before it got its label table, so what is saved would load as noise.
+            ValueError: something else would come back: the encoder was quantised before it got its label table, or is
+                not what its configuration builds, or the configuration names another number of labels.
         """
         if getattr(self.encoder, "hf_quantizer", None) is not None and getattr(self, "hf_quantizer", None) is None:
             raise ValueError(
@@ -483,6 +488,7 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
                 "train an adapter and save that, or leave quantization_config out, save, and pass it when you load "
                 "the saved model."
             )
+        check_can_be_loaded_again(self)
         self.bring_labels_up_to_date()
         if self._auto_class is None:
             forget_code(self.config)
