@@ -18,7 +18,7 @@ from hf_lwal.hub_code import code_files
 # Three processes import transformers; on a busy machine that takes minutes.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(800)]
 
-CODE = {path.name for path in code_files()}
+CODE = {f"lwal_code/{path.name}" for path in code_files()}
 MODEL = {".gitattributes", "README.md", "config.json", "label_table.json", "model.safetensors"}
 TRAINED = {*MODEL, "tokenizer.json", "tokenizer_config.json", "training_args.bin", "heat_map.png"}
 
@@ -137,6 +137,11 @@ def test_a_local_copy_does_not_refer_to_code_that_is_not_there(seen):
     found = seen("scenarios", "companions")
     assert found["auto_map_after_resaving"] is None
     assert found["resaved"] == ["config.json", "label_table.json", "model.safetensors"]
+
+
+def test_code_of_an_earlier_push_is_taken_back(repo):
+    """An upload only adds and replaces: code left out of a push stayed in the repository."""
+    assert set(repo("code-taken-back")["files"]) == {*MODEL, "start.py"}
 
 
 def test_peoples_edits_of_the_card_survive_a_push(seen, repo):

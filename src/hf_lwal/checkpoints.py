@@ -10,6 +10,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+from .hub_code import CODE_FOLDER
+
 logger = logging.getLogger(__name__)
 
 STATE_FILE = "trainer_state.json"
@@ -89,7 +91,7 @@ def what_is_missing(checkpoint: Path) -> str | None:
     missing = sorted(shard for path in checkpoint.glob("*.index.json") for shard in _shards(path) - names)
     if missing:
         return f"{missing[0]} is missing"
-    if not any(_WEIGHTS.fullmatch(name) or (checkpoint / name).is_dir() for name in names):
+    if not any(_WEIGHTS.fullmatch(name) or (checkpoint / name).is_dir() for name in names - {CODE_FOLDER}):
         return "the weights are missing"
     has_optimizer = any("optimizer" in name or name.startswith("global_step") for name in names)
     if not has_optimizer and any(name.startswith("rng_state") for name in names):

@@ -65,7 +65,7 @@ class LwALConfig(PreTrainedConfig):
             "class_means" make it the projection of `head_start.class_mean_projection`, "random" leaves it.
         initial_num_labels: number of labels that the table was started with, where labels were added or removed
             since; ``embedding_dim`` belongs to it.
-        push_code: let pushes to the Hub carry the modules that load the model with ``trust_remote_code=True`` where
+        push_code: let saves and pushes carry the modules that load the model with ``trust_remote_code=True`` where
             hf-lwal is not installed.
         lwal_version: version of the saved format.
     """
@@ -145,6 +145,12 @@ class LwALConfig(PreTrainedConfig):
             config.validate_lwal()
             refuse_other_problems(config)
         return (config, unused) if wants_unused else config
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: str = "AutoConfig") -> None:
+        """As in transformers, for classes of your own: the model saves the code of this one with its own."""
+        if cls is not LwALConfig:
+            super().register_for_auto_class(auto_class)
 
     def validate_lwal(self) -> None:
         """Raise ValueError with the value and the remedy when a setting of the label table makes no sense."""

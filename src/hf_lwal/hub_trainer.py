@@ -13,7 +13,7 @@ from typing import Any
 from transformers import Trainer
 from transformers.trainer_utils import HubStrategy, rotate_checkpoints
 
-from .hub_code import code_files
+from .hub_code import CODE_FOLDER, take_back_code
 from .label_table_file import FILE_NAME
 from .modeling_lwal import LwALPreTrainedModel
 from .peft_support import core_model
@@ -54,6 +54,8 @@ class HubTrainer(Trainer):
         if self.is_world_process_zero():
             token, revision = kwargs.get("token"), kwargs.get("revision")
             self._take_back_samples(token or self.args.hub_token, revision or self.args.hub_revision)
+            if (model := self._lwal_model) is not None and not model.config.push_code:
+                take_back_code(self.hub_model_id, token or self.args.hub_token, revision or self.args.hub_revision)
         return pushed
 
     def create_model_card(
@@ -160,9 +162,12 @@ class HubTrainer(Trainer):
         if self.push_in_progress is not None and not self.push_in_progress.is_done():
             return
         self._report_failed_pushes()
-        for name in (FILE_NAME, *(path.name for path in code_files())):
-            if os.path.isfile(source := os.path.join(checkpoint_folder, name)):
-                shutil.copy(source, os.path.join(self.args.output_dir, name))
+        for source in (Path(checkpoint_folder, FILE_NAME), Path(checkpoint_folder, CODE_FOLDER)):
+            target = Path(self.args.output_dir, source.name)
+            if source.is_dir():
+                shutil.copytree(source, target, dirs_exist_ok=True)
+            elif source.is_file():
+                shutil.copy(source, target)
         self._card_for_push()
         # transformers rotates after the push has begun, which fails when it lists a folder that is being deleted
         limit, best = self.args.save_total_limit, self.state.best_model_checkpoint

@@ -34,7 +34,7 @@ from .heads import (
     scores_of,
     stock_from_config,
 )
-from .hub_code import complete_card, forget_code, write_code
+from .hub_code import complete_card, forget_code, remove_code, take_back_code, write_code
 from .inference import encode as encode_inputs
 from .inference import predict as predict_labels
 from .label_editing import LabelEditing
@@ -466,16 +466,22 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
         if isinstance(module, LabelTable):
             module.reset()
 
+    @classmethod
+    def register_for_auto_class(cls, auto_class: str = "AutoModel") -> None:
+        """As in transformers, for classes of your own: the code of these is saved in a folder of its own."""
+        if cls not in MODEL_CLASSES.values():
+            super().register_for_auto_class(auto_class)
+
     def save_pretrained(
-        self, save_directory: str | os.PathLike[str], *args: Any, include_code: bool = False, **kwargs: Any
+        self, save_directory: str | os.PathLike[str], *args: Any, include_code: bool | None = None, **kwargs: Any
     ) -> None:
-        """Save weights, configuration and ``label_table.json``; arguments as in transformers.
+        """Save weights, configuration, ``label_table.json`` and code; arguments as in transformers.
 
         Args:
             save_directory: folder, made if need be.
             *args: as in transformers.
             include_code: also save the modules that load the model with ``trust_remote_code=True`` where hf-lwal is
-                not installed. Pushes to the Hub do so unless ``config.push_code`` is off.
+                not installed or not imported; default: ``config.push_code``.
             **kwargs: as in transformers.
 
         Raises:
@@ -494,10 +500,9 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
             forget_code(self.config)
         super().save_pretrained(save_directory, *args, **kwargs)
         if kwargs.get("is_main_process", True):
-            pushed = bool(kwargs.get("push_to_hub")) and self.config.push_code
-            self.write_companions(save_directory, include_code or pushed)
+            self.write_companions(save_directory, include_code)
 
-    def write_companions(self, folder: str | os.PathLike[str], include_code: bool = False) -> None:
+    def write_companions(self, folder: str | os.PathLike[str], include_code: bool | None = None) -> None:
         """Write beside saved weights what belongs to them: ``label_table.json`` and, if wanted, the code.
 
         Args:
@@ -506,14 +511,22 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
         """
         table, names = self.label_table, self.config.label_names
         write_label_table_file(folder, table.label_vectors.detach(), table.counts, names, table.rejection_radii)
-        if include_code and type(self) in MODEL_CLASSES.values():
+        wanted = self.config.push_code if include_code is None else include_code
+        if wanted and type(self) in MODEL_CLASSES.values():
             write_code(folder, self.task, type(self).__name__)
+        else:
+            remove_code(folder)
 
-    def _upload_modified_files(self, working_dir: str | os.PathLike[str], *args: Any, **kwargs: Any) -> Any:
+    def _upload_modified_files(
+        self, working_dir: str | os.PathLike[str], repo_id: str, *args: Any, **kwargs: Any
+    ) -> Any:
         # Every push of a model passes here, save_pretrained(push_to_hub=True) before it has written the rest.
-        self.write_companions(working_dir, self.config.push_code)
+        self.write_companions(working_dir)
         complete_card(Path(working_dir) / "README.md", self.task)
-        return super()._upload_modified_files(working_dir, *args, **kwargs)
+        pushed = super()._upload_modified_files(working_dir, repo_id, *args, **kwargs)
+        if not self.config.push_code and not kwargs.get("create_pr"):
+            take_back_code(repo_id, kwargs.get("token"), kwargs.get("revision"))
+        return pushed
 
     @classmethod
     def from_pretrained(
