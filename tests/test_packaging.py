@@ -6,11 +6,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_overloads
 
 import pytest
 
 import hf_lwal
 from hf_lwal.cli import build_parser
+from hf_lwal.modeling_lwal import LwALPreTrainedModel
 
 PACKAGE = Path(hf_lwal.__file__).parent
 PROJECT = Path(__file__).parents[1]
@@ -156,6 +158,16 @@ def test_the_layers_are_really_checked():
 
 def test_type_information_is_shipped():
     assert (PACKAGE / "py.typed").exists()
+
+
+def test_editors_know_what_is_loaded():
+    """With Any they complete nothing, and type checkers pass every misspelt method of a loaded model."""
+    for kind, alone in (
+        (hf_lwal.AutoModelForLwALClassification, "LwALPreTrainedModel"),
+        (LwALPreTrainedModel, "Self"),
+    ):
+        returned = [function.__annotations__["return"] for function in get_overloads(kind.from_pretrained.__func__)]
+        assert returned == [alone, f"tuple[{alone}, dict[str, Any]]"]
 
 
 def shell_block(heading):

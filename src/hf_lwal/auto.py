@@ -241,18 +241,17 @@ def _copy_configuration(model: PreTrainedModel) -> None:
 
 def _moved_out(model: PreTrainedModel) -> PreTrainedModel:
     """A new object that is all that ``model`` is, parameters and hooks included; ``model`` where that cannot be."""
-    own = {name: getattr(value, "__func__", None) for name, value in vars(model).items() if _is_bound(value, model)}
-    if "forward" in vars(model) and "forward" not in own:  # accelerate's, which keeps the model it belongs to
+    bound = {
+        name: value for name, value in vars(model).items() if isinstance(value, MethodType) and value.__self__ is model
+    }
+    if "forward" in vars(model) and "forward" not in bound:  # accelerate's, which keeps the model it belongs to
         return model
-    moved: PreTrainedModel = type(model).__new__(type(model))
+    kind: Any = type(model)
+    moved: PreTrainedModel = kind.__new__(kind)
     vars(moved).update(vars(model))
-    for name, function in own.items():
-        vars(moved)[name] = MethodType(function, moved)
+    for name, method in bound.items():
+        vars(moved)[name] = MethodType(method.__func__, moved)
     return moved
-
-
-def _is_bound(value: Any, model: PreTrainedModel) -> bool:
-    return isinstance(value, MethodType) and value.__self__ is model
 
 
 def wrap(
@@ -503,8 +502,7 @@ def _load_lwal(
         )
     config = copy.deepcopy(config)
     config.id2label, config.label2id = matched_label_names(stored, None)
-    loaded: Any = MODEL_CLASSES[config.task].from_pretrained(name, config=config, output_loading_info=True, **kwargs)
-    model, info = loaded
+    model, info = MODEL_CLASSES[config.task].from_pretrained(name, config=config, output_loading_info=True, **kwargs)
     take_labels(model, name, asked, dim)
     return model, info
 

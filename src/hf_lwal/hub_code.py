@@ -1,6 +1,7 @@
-"""What lies beside saved weights: the modules that load the model elsewhere, and what a card on the Hub must say.
+"""What goes to the Hub beside the weights: the modules that load the model elsewhere, and what a card must say.
 
-Transformers loads such modules with ``trust_remote_code=True`` only, and ignores them once hf_lwal is imported.
+Transformers loads such modules with ``trust_remote_code=True`` only, and ignores them once hf_lwal is imported. Saving
+writes them too, for whoever does not import it.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self, overload
 
 import torch
 from torch import Tensor, nn
@@ -528,6 +528,30 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
             take_back_code(repo_id, kwargs.get("token"), kwargs.get("revision"))
         return pushed
 
+    @overload
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | os.PathLike[str],
+        *args: Any,
+        config: Any = ...,
+        ignore_mismatched_sizes: bool = ...,
+        output_loading_info: Literal[False] = ...,
+        **kwargs: Any,
+    ) -> Self: ...
+
+    @overload
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | os.PathLike[str],
+        *args: Any,
+        config: Any = ...,
+        ignore_mismatched_sizes: bool = ...,
+        output_loading_info: Literal[True],
+        **kwargs: Any,
+    ) -> tuple[Self, dict[str, Any]]: ...
+
     @classmethod
     def from_pretrained(
         cls,
@@ -537,7 +561,7 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
         ignore_mismatched_sizes: bool = False,
         output_loading_info: bool = False,
         **kwargs: Any,
-    ) -> LwALPreTrainedModel | tuple[LwALPreTrainedModel, dict[str, Any]]:
+    ) -> Self | tuple[Self, dict[str, Any]]:
         """Load a model with its label table; arguments as in transformers.
 
         Labels asked for by ``id2label``, ``label2id`` or the configuration may be the checkpoint's in another order
