@@ -355,7 +355,7 @@ def test_a_failed_push_leaves_the_folder_whole(seen, repo):
     found = seen("failures", "failed_push_of_a_folder")
     assert "500 Internal Server Error" in found["error"]
     assert found["same"]
-    assert set(found["files"]) == {*MODEL, *CODE} - {".gitattributes"}
+    assert set(found["files"]) == {*MODEL, "lwal_code"} - {".gitattributes"}
     assert repo("failed")["titles"] == []
 
 

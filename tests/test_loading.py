@@ -411,6 +411,38 @@ def test_a_readable_file_that_cannot_be_read(saved, tmp_path, caplog, content):
     assert len(json.loads((folder / "label_table.json").read_text())["labels"]) == 5
 
 
+@pytest.mark.parametrize("content", [b"", b"PK", b"\x80\x02junk", None])
+def test_weights_of_torch_that_cannot_be_read(model, saved, tmp_path, content):
+    """Older checkpoints hold pytorch_model.bin, of which torch says "failed finding central directory"."""
+    (tmp_path / "config.json").write_bytes((saved / "config.json").read_bytes())
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    assert_same_answers(Auto.from_pretrained(tmp_path), model)
+    weights = tmp_path / "pytorch_model.bin"
+    weights.write_bytes(weights.read_bytes()[:3000] if content is None else content)
+    with pytest.raises(OSError, match=r"pytorch_model.bin cannot be read .*save the model again"):
+        Auto.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("how", ["cut", "gone"])
+def test_one_of_several_weights_files(model, tmp_path, how):
+    model.save_pretrained(tmp_path, max_shard_size="20KB")
+    second = sorted(tmp_path.glob("model-*.safetensors"))[1]
+    second.write_bytes(second.read_bytes()[:100])
+    if how == "gone":
+        second.unlink()
+    with pytest.raises(OSError, match=rf"{second.name}.*again"):
+        Auto.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "value"), [("embedding_dim", "32"), ("memory", None), ("refresh_every", 0.5)])
+def test_a_configuration_with_a_value_of_another_type(saved, tmp_path, name, value):
+    folder = damaged(saved, tmp_path, dict)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, name: value}))
+    with pytest.raises(ValueError, match=rf"{name} is {value!r}, but it must be a whole number"):
+        Auto.from_pretrained(folder)
+
+
 def test_a_configuration_that_names_more_labels_than_there_are(saved, tmp_path):
     folder = damaged(saved, tmp_path, dict)
     config = json.loads((folder / "config.json").read_text())

@@ -164,6 +164,9 @@ class LwALConfig(PreTrainedConfig):
             value = getattr(self, name)
             if value not in allowed:
                 raise ValueError(f"Unknown {name} {value!r}: choose one of {', '.join(allowed)}.")
+        for name in ("embedding_dim", "memory", "refresh_every", "warmup_steps"):
+            if not isinstance(value := getattr(self, name), int):
+                raise ValueError(f"{name} is {value!r}, but it must be a whole number.")
         if self.embedding_dim < 2:
             raise ValueError(
                 f"embedding_dim is {self.embedding_dim}, but label vectors need at least 2 dimensions: "

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import is_zipfile
 
 from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedConfig
@@ -192,25 +193,30 @@ def readable_weights(name: str | os.PathLike[str]) -> Iterator[None]:
     """
     try:
         yield
-    except SafetensorError as error:
-        raise OSError(
-            f"{_unreadable_file(name)} cannot be read ({error}): it was cut off or is no safetensors file. Copy, "
-            "download or save the model again."
-        ) from error
-    except OSError as error:
-        if (broken := broken_download(error, str(name))) is None:
-            raise
-        raise broken from error
+    except Exception as error:  # what reading torch's files raises has no common class
+        unreadable = _unreadable_file(name)
+        if unreadable is not None or isinstance(error, SafetensorError):
+            what, why = unreadable or f"The weights file of {name}", str(error).partition(". ")[0]
+            raise OSError(
+                f"{what} cannot be read ({why or type(error).__name__}): it was cut off or holds no weights. Copy, "
+                "download or save the model again."
+            ) from error
+        if isinstance(error, FileNotFoundError):
+            raise OSError(f"{error}: copy, download or save all files of the model again.") from error
+        if isinstance(error, OSError) and (broken := broken_download(error, str(name))) is not None:
+            raise broken from error
+        raise
 
 
-def _unreadable_file(name: str | os.PathLike[str]) -> str:
-    """Path of the first weights file in a local folder that is not whole; the model's name where there is none."""
+def _unreadable_file(name: str | os.PathLike[str]) -> str | None:
+    """Path of the first weights file in a local folder that is not whole."""
     for path in sorted(Path(name).glob("*.safetensors")):
         try:
             safe_open(path, "pt")
         except SafetensorError:
             return str(path)
-    return f"The weights file of {name}"
+    torch_files = sorted(Path(name).glob("pytorch_model*.bin"))
+    return next((str(path) for path in torch_files if not is_zipfile(path)), None)  # which is what torch.save writes
 
 
 def check_loaded(

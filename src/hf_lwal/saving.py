@@ -11,7 +11,6 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 
 from .configuration_lwal import matched_label_names
 from .heads import is_plain_linear, stock_from_config
-from .label_table import LabelTable
 from .loading import listed
 
 if TYPE_CHECKING:
@@ -20,8 +19,13 @@ if TYPE_CHECKING:
 Layout = dict[str, Any]
 """Name of each part of an encoder → what it is: a module's type, a parameter's shape."""
 
+DROPOUT = "Dropout"
+"""What `Layout` calls layers that do nothing when a model predicts."""
 KNOWN_FORWARDS = {"accelerate", "deepspeed", "kernels", "liger_kernel", "peft", "torch", "transformers"}
 """Packages that replace a module's ``forward`` by one that computes the same."""
+
+WRAPPERS = ("peft.", "torch.distributed.", "torch._dynamo.", "deepspeed.", "transformer_engine.", "torchao.")
+"""Where the modules come from that stand for others while a model is trained."""
 
 
 def check_labels_fit(model: LwALPreTrainedModel) -> None:
@@ -31,7 +35,7 @@ def check_labels_fit(model: LwALPreTrainedModel) -> None:
         model: an LwAL model.
     """
     table: Any = model.label_table
-    if not isinstance(table, LabelTable):
+    if not hasattr(table, "num_labels"):
         raise ValueError(
             f"model.classifier is a {type(table).__name__}, but an LwAL model has its label table there: leave it as "
             "it was, and put layers of your own into a class that is registered with transformers' Auto classes."
@@ -69,16 +73,16 @@ def check_can_be_loaded_again(model: LwALPreTrainedModel) -> None:
 def changed_parts(model: LwALPreTrainedModel) -> str | None:
     """In which part the encoder is not what is built from its configuration, as half a sentence; None if it is.
 
-    Dropout may be another or none: it does nothing when a model predicts. Quantised encoders, and those with an
-    adapter in them, are not compared.
+    Dropout may be another or none: it does nothing when a model predicts. Quantised and sharded encoders are not
+    compared, nor are those with an adapter in them.
 
     Args:
         model: an LwAL model.
     """
     encoder = model.encoder
     quantised = any(getattr(part, "hf_quantizer", None) is not None for part in (model, encoder))
-    adapted = any(type(module).__module__.split(".")[0] == "peft" for module in model.modules())
-    if quantised or adapted or is_deepspeed_zero3_enabled():
+    wrapped = any(type(module).__module__.startswith(WRAPPERS) for module in encoder.modules())
+    if quantised or wrapped or is_deepspeed_zero3_enabled():
         return None
     if (replaced := _replaced_forward(encoder)) is not None:
         return f"The forward of {replaced} was replaced"
@@ -88,11 +92,11 @@ def changed_parts(model: LwALPreTrainedModel) -> str | None:
     built = _layout(_rebuilt(model))
     if now[""] != built[""]:
         return f"The encoder is a {now['']}, but its configuration builds a {built['']}"
-    if extra := sorted(now.keys() - built.keys()):
+    extra, gone, others = _differences(now, built)
+    if extra:
         return f"The encoder has parts that its configuration does not build ({listed(extra)})"
-    if gone := sorted(built.keys() - now.keys()):
+    if gone:
         return f"The encoder lacks parts that its configuration builds ({listed(gone)})"
-    others = sorted(name for name in now if now[name] != built[name] and None not in (now[name], built[name]))
     if others:
         return f"The encoder has other parts than its configuration builds ({listed(others)})"
     model.saved_layout = now
@@ -115,15 +119,28 @@ def _layout(encoder: nn.Module) -> Layout:
     return modules | shapes
 
 
+def _differences(now: Layout, built: Layout) -> tuple[list[str], list[str], list[str]]:
+    """Names of the parts that are too many, that are missing, and that are others."""
+    extra = [name for name in now if name not in built and now[name] != DROPOUT]
+    gone = [name for name in built if name not in now and built[name] != DROPOUT]
+    own = f"{now[''].rpartition('.')[0]}."  # BigBird exchanges layers of its own for short inputs
+    others = [
+        name
+        for name in now.keys() & built.keys()
+        if now[name] != built[name]
+        and None not in (now[name], built[name])
+        and not all(str(part[name]).startswith(own) for part in (now, built))
+    ]
+    return sorted(extra), sorted(gone), sorted(others)
+
+
 def _kind(module: nn.Module) -> str:
     """Type of a module, one name for all that predict alike."""
     kind = type(module)
-    if kind.__bases__[0].__name__ == "FSDPModule":  # the class that fully_shard makes of another
-        kind = kind.__bases__[1]
     if is_plain_linear(module):
         return "Linear"
     if isinstance(module, nn.Identity) or any(word in kind.__name__ for word in ("Dropout", "DropPath")):
-        return "Dropout"
+        return DROPOUT
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         return "BatchNorm"
     return f"{kind.__module__}.{kind.__qualname__}"
