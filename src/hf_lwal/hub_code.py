@@ -123,7 +123,9 @@ def _is_ours(path: Path) -> bool:
     if first == MARK:
         return True
     module = Path(__file__).with_name(path.name)
-    lines = module.read_text(encoding="utf-8").splitlines()[:2] if module.is_file() else []
+    if not module.is_file() or module.samefile(path):  # a model saved among the library's own modules
+        return False
+    lines = module.read_text(encoding="utf-8").splitlines()[:2]
     return first.startswith('"""') and first in lines
 
 

@@ -138,6 +138,11 @@ def take_labels(
         model.config.label2id = {label: index for index, label in asked.items()}
         logger.warning("The labels of %s (%s) are called %s.", name, listed(stored.values()), listed(asked.values()))
         return
+    if any(tensor.is_meta for tensor in model.label_table.state_dict().values()):
+        raise ValueError(
+            f"The labels of {name} are in another order than was asked for, and its label table lies on the disk: "
+            "keep the module classifier in memory (device_map), or leave id2label out."
+        )
     model.align(list(asked.values()))
     logger.warning(
         "%s has its labels in another order than was asked for: their rows moved with their names (%s).",
@@ -269,10 +274,10 @@ def check_label_table(model: LwALPreTrainedModel, name: str | os.PathLike[str]) 
         name: of the checkpoint.
     """
     table = model.label_table
-    if table.label_vectors.is_meta:
-        return
-    faults = [(key, ~getattr(table, key).isfinite(), "not finite") for key in ROW_TENSORS]
-    faults.append(("counts", table.counts < 0, "negative"))
+    here = {key: value for key, value in table.state_dict().items() if not value.is_meta}  # others lie on the disk
+    faults = [(key, ~here[key].isfinite(), "not finite") for key in ROW_TENSORS if key in here]
+    if "counts" in here:
+        faults.append(("counts", here["counts"] < 0, "negative"))
     for key, wrong, what in faults:
         rows = wrong.reshape(len(wrong), -1).any(dim=1).nonzero().flatten().tolist()  # (C,) to their ids
         if rows:
@@ -281,7 +286,7 @@ def check_label_table(model: LwALPreTrainedModel, name: str | os.PathLike[str]) 
                 f"The label table of {name} is damaged: {key} of {labels} is {what}. Load another checkpoint, or "
                 "train again."
             )
-    scale = float(table.scale.detach())
+    scale = float(here["log_scale_bias"].exp()) if "log_scale_bias" in here else 1.0
     if not 0.0 < scale < float("inf"):
         raise ValueError(
             f"The label table of {name} is damaged: the scale of the logits is {scale}, but must be a positive finite "
