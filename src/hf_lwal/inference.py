@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from transformers.tokenization_utils_base import LARGE_INTEGER
 
 if TYPE_CHECKING:
     from .modeling_lwal import LwALPreTrainedModel
@@ -60,7 +61,7 @@ def prepare(model: LwALPreTrainedModel, inputs: Sequence[Any], processing_class:
     """Raw inputs as one batch, on the model's device and in its dtype."""
     options: dict[str, Any] = {"return_tensors": "pt"}
     if model.task == "text":
-        options |= {"padding": True, "truncation": True}
+        options |= {"padding": True, "truncation": True, "max_length": max_length_of(model, processing_class)}
     if model.task == "audio":
         options |= {"padding": True, "sampling_rate": processing_class.sampling_rate}
     batch = processing_class(list(inputs), **options)
@@ -68,3 +69,29 @@ def prepare(model: LwALPreTrainedModel, inputs: Sequence[Any], processing_class:
         name: value.to(model.device, model.encoder.dtype) if value.is_floating_point() else value.to(model.device)
         for name, value in batch.items()
     }
+
+
+def max_length_of(model: nn.Module, tokenizer: Any) -> int | None:
+    """How many tokens of a text the model can read; None where neither it nor its tokenizer has a limit.
+
+    A tokenizer may know no limit, or a larger one than its model's table of positions has rows.
+
+    Args:
+        model: an LwAL model or a stock classifier.
+        tokenizer: its tokenizer, or a processor that holds one.
+    """
+    stated = getattr(getattr(tokenizer, "tokenizer", tokenizer), "model_max_length", None) or LARGE_INTEGER
+    config: Any = model.config
+    positions = getattr(getattr(config, "encoder_config", None) or config, "max_position_embeddings", None)
+    if not isinstance(positions, int) or positions < 1:
+        return int(stated) if stated < LARGE_INTEGER else None
+    layers = ((name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Embedding))
+    tables = [layer for name, layer in layers if "position" in name or name.endswith("wpe")]  # GPT's name for them
+    for table in tables:
+        if table.padding_idx is not None and table.num_embeddings == positions:
+            positions -= table.padding_idx + 1  # RoBERTa and its kin count positions from behind the padding's
+            break
+    if stated >= LARGE_INTEGER:
+        return positions
+    # Without a table, positions are relative or rotary, and a longer text than usual is no error.
+    return min(int(stated), positions) if tables else int(stated)
