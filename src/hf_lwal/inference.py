@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -48,13 +51,32 @@ def evaluated(
     """Prepared batches, with the model in evaluation mode while they are used."""
     if isinstance(inputs, str) or not isinstance(inputs, Sequence) or not len(inputs):
         raise ValueError(f"inputs must be a list of at least one {model.task}, but it is {type(inputs).__name__}.")
-    was_training = model.training
-    model.eval()
-    try:
+    with evaluation_mode(model):
         for start in range(0, len(inputs), batch_size):
             yield prepare(model, inputs[start : start + batch_size], processing_class)
+
+
+_switching = threading.Lock()
+_in_evaluation: WeakKeyDictionary[nn.Module, tuple[int, bool]] = WeakKeyDictionary()
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode until the last of all threads that are in this context leaves it; then the mode before."""
+    with _switching:
+        users, was_training = _in_evaluation.get(model, (0, model.training))
+        if model.training or not users:
+            model.eval()
+        _in_evaluation[model] = users + 1, was_training
+    try:
+        yield
     finally:
-        model.train(was_training)
+        with _switching:
+            users, was_training = _in_evaluation.pop(model)
+            if users > 1:
+                _in_evaluation[model] = users - 1, was_training
+            else:
+                model.train(was_training)
 
 
 def prepare(model: LwALPreTrainedModel, inputs: Sequence[Any], processing_class: Any) -> dict[str, Any]:
