@@ -4,8 +4,8 @@
     python benchmarks/threads.py --calls 100000 --threads 16 --backend inductor
 
 Tiny models of texts, images and sounds with random weights, eager and compiled, with embeddings as wide as the
-features and narrower. Every answer is compared with that of the same batch in a single thread. The ratio is the median over
-rounds, in which both models answer the same calls one after the other.
+features and narrower. Every answer is compared with that of the same batch in a single thread. The ratio is the median
+over rounds, in which both models answer the same calls one after the other.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from .functional import (
     calibrated_scale,
     class_sums,
     common_drift,
+    finite_rows,
     pairwise_distances,
     refreshed_label_vectors,
 )
@@ -224,6 +225,7 @@ class LabelTable(EditableRows):
             held_out: (N, C) distances to class means where the head was made from these rows, as from
                 `head_start.held_out_distances`; default: leave-one-out.
         """
+        values, labels = finite_rows(values, labels)
         sums = self.sums_of(values, labels)
         rows = sums[:, -1]
         vectors = self._through(head, sums[:, :-1] / rows.clamp(min=1.0).unsqueeze(1))
@@ -240,7 +242,7 @@ class LabelTable(EditableRows):
             head: as for `derived`.
             keep_vectors: let the offset keep the label vectors where they are.
         """
-        sums = self.sums_of(values, labels)
+        sums = self.sums_of(*finite_rows(values, labels))
         rows = sums[:, -1]
         self.class_features.copy_(sums[:, :-1] / rows.clamp(min=1.0).unsqueeze(1))
         self.counts.copy_(rows.round().long())
@@ -258,7 +260,7 @@ class LabelTable(EditableRows):
             labels: (N,) int64.
             head: as for `derived`.
         """
-        sums = self.sums_of(values, labels)
+        sums = self.sums_of(*finite_rows(values, labels))
         rows = sums[:, -1:]
         vectors = self._through(head, sums[:, :-1] / rows.clamp(min=1.0)) + self.offset_bias
         self.label_vectors.copy_(torch.where(rows > 0, vectors, self.label_vectors))

@@ -21,7 +21,7 @@ from transformers.utils import ModelOutput
 
 from .configuration_lwal import HUB_KEYWORDS, LwALConfig
 from .distributed import all_reduce_sum
-from .functional import IGNORE_INDEX, cross_entropy, direction_sums, repel_from_sums
+from .functional import IGNORE_INDEX, class_ids, cross_entropy, direction_sums, finite_rows, repel_from_sums
 from .head_start import can_start, class_mean_projection, held_out_distances, suited_size, write_linear
 from .heads import (
     Head,
@@ -114,9 +114,11 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
 
         Args:
             inputs: keyword arguments of the encoder; None values and those it does not know are left out.
-            labels: (B,) int64 in 0…C-1; rows with -100 count for nothing.
+            labels: (B,) in 0…C-1, of any type that `class_ids` takes; rows with -100 count for nothing.
             return_dict: False for a plain tuple.
         """
+        if labels is not None:
+            labels = self._beside_table(class_ids(labels, self.label_table.num_labels))
         embeddings, features, encoded = self._embed(inputs)
         vectors = self.tracker.label_vectors(self, embeddings, features, labels) if self.training else None
         logits = self.label_table(embeddings, vectors, labels)
@@ -255,12 +257,14 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
             The calibrated scale.
         """
         table, (values, labels) = self.label_table, samples[:2]
+        labels = class_ids(labels)
         wrong = labels[(labels != IGNORE_INDEX) & ((labels < 0) | (labels >= table.num_labels))]
         if len(wrong):
             raise ValueError(
                 f"Labels must be in 0…{table.num_labels - 1} or {IGNORE_INDEX}, but a start row has label "
                 f"{int(wrong[0])}: build the model with the number of labels of the data."
             )
+        values, labels = finite_rows(values, labels)
         keep = self.config.initial_labels == "one_hot"
         held_out = None if keep else self._start_head(values, labels, learning_rate)
         table.start(values, labels, self.head, keep_vectors=keep)
