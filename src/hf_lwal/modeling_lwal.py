@@ -46,6 +46,8 @@ from .start import StartSamples, collect, warn_of_missing_classes
 
 logger = logging.getLogger(__name__)
 
+FLAGS = ("output_attentions", "output_hidden_states")
+"""Arguments that a forward with ``**kwargs`` takes without naming them."""
 TABLE_TENSORS = ("label_vectors", "class_features", "pending_sums", "log_scale_bias", "offset_bias", "rejection_radii")
 
 
@@ -113,7 +115,8 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
         """Embed the inputs, compare them with the label vectors and, given ``labels``, compute the loss.
 
         Args:
-            inputs: keyword arguments of the encoder; None values and those it does not know are left out.
+            inputs: keyword arguments of the encoder. None values are left out, and so is what this model's forward
+                names and the encoder does not know; the rest is for the encoder to take.
             labels: (B,) in 0…C-1, of any type that `class_ids` takes; rows with -100 count for nothing.
             return_dict: False for a plain tuple.
         """
@@ -135,7 +138,7 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
 
     def _embed(self, inputs: dict[str, Any]) -> tuple[Tensor, Tensor | None, ModelOutput]:
         """Embeddings (B, D) float32, features (B, H) or None, and the encoder's own output."""
-        known = {name: value for name, value in inputs.items() if value is not None and self._encoder_takes(name)}
+        known = self._for_encoder(inputs)
         if self.config.head_name is None:
             encoded = self.encoder(**known, return_dict=True)
             return self._beside_table(scores_of(encoded)).float(), None, encoded
@@ -150,15 +153,38 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
         """Embeddings (B, D) float32 of a batch without labels, in the model's current mode."""
         return self._embed(inputs)[0]
 
-    def _encoder_takes(self, name: str) -> bool:
-        if self._encoder_arguments is None:
-            parameters = inspect.signature(type(self.encoder).forward).parameters
-            takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-            flags = {"output_attentions", "output_hidden_states"} if takes_any else set()
-            self._encoder_arguments = set(parameters) | flags
-        return name in self._encoder_arguments
+    def _for_encoder(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """What the encoder gets: what this model's forward names and the encoder knows, and all else as it is."""
+        taken = {}
+        for name, value in inputs.items():
+            if value is None:
+                continue
+            if self._encoder_takes(name):
+                taken[name] = value
+            elif name not in self._own_arguments:
+                if not self._encoder_takes_any:
+                    known = ", ".join(sorted(self.encoder_arguments - {"labels"}))
+                    raise TypeError(f"{type(self.encoder).__name__} takes no {name!r}; its arguments are {known}.")
+                taken[name] = value
+        return taken
 
-    _encoder_arguments: set[str] | None = None
+    def _encoder_takes(self, name: str) -> bool:
+        return name in self.encoder_arguments or (self._encoder_takes_any and name in FLAGS)
+
+    @property
+    def encoder_arguments(self) -> frozenset[str]:
+        """Names that the encoder's own forward has for its arguments: the columns of a data set that it uses."""
+        if self._encoder_arguments is None:
+            own, encoders = (inspect.signature(type(model).forward).parameters for model in (self, self.encoder))
+            self._own_arguments = frozenset(own)
+            self._encoder_takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in encoders.values())
+            named = (name for name, p in encoders.items() if p.kind is not inspect.Parameter.VAR_KEYWORD)
+            self._encoder_arguments = frozenset(named) - {"self"}
+        return self._encoder_arguments
+
+    _encoder_arguments: frozenset[str] | None = None
+    _own_arguments: frozenset[str] = frozenset()
+    _encoder_takes_any = False
 
     def _loss(self, embeddings: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
         loss = cross_entropy(logits, self.trainable_labels(labels) if self.training else labels)
@@ -594,12 +620,34 @@ class LwALForSequenceClassification(LwALPreTrainedModel):
         bbox: Tensor | None = None,
         image: Tensor | None = None,
         pixel_values: Tensor | None = None,
+        pixel_attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        global_attention_mask: Tensor | None = None,
+        entity_ids: Tensor | None = None,
+        entity_attention_mask: Tensor | None = None,
+        entity_token_type_ids: Tensor | None = None,
+        entity_position_ids: Tensor | None = None,
+        langs: Tensor | None = None,
+        lang_ids: Tensor | None = None,
+        task_type_ids: Tensor | None = None,
+        input_shape_ids: Tensor | None = None,
+        input_pronunciation_ids: Tensor | None = None,
+        xpath_tags_seq: Tensor | None = None,
+        xpath_subs_seq: Tensor | None = None,
+        perm_mask: Tensor | None = None,
+        target_mapping: Tensor | None = None,
+        input_mask: Tensor | None = None,
         labels: Tensor | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
+        **kwargs: Any,
     ) -> LwALClassifierOutput | tuple[Any, ...]:
-        """Classify texts; arguments as in the stock classifier, ``labels`` (B,) int64."""
+        """Classify texts; arguments as in the stock classifier, ``labels`` (B,) int64.
+
+        The plain Trainer keeps the columns of a data set that are named here.
+        """
         inputs = {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
@@ -609,10 +657,28 @@ class LwALForSequenceClassification(LwALPreTrainedModel):
             "bbox": bbox,
             "image": image,
             "pixel_values": pixel_values,
+            "pixel_attention_mask": pixel_attention_mask,
+            "decoder_input_ids": decoder_input_ids,
+            "decoder_attention_mask": decoder_attention_mask,
+            "global_attention_mask": global_attention_mask,
+            "entity_ids": entity_ids,
+            "entity_attention_mask": entity_attention_mask,
+            "entity_token_type_ids": entity_token_type_ids,
+            "entity_position_ids": entity_position_ids,
+            "langs": langs,
+            "lang_ids": lang_ids,
+            "task_type_ids": task_type_ids,
+            "input_shape_ids": input_shape_ids,
+            "input_pronunciation_ids": input_pronunciation_ids,
+            "xpath_tags_seq": xpath_tags_seq,
+            "xpath_subs_seq": xpath_subs_seq,
+            "perm_mask": perm_mask,
+            "target_mapping": target_mapping,
+            "input_mask": input_mask,
             "output_attentions": output_attentions,
             "output_hidden_states": output_hidden_states,
         }
-        return self.classify(inputs, labels, return_dict)
+        return self.classify(inputs | kwargs, labels, return_dict)
 
 
 class LwALForImageClassification(LwALPreTrainedModel):
@@ -633,6 +699,7 @@ class LwALForImageClassification(LwALPreTrainedModel):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
+        **kwargs: Any,
     ) -> LwALClassifierOutput | tuple[Any, ...]:
         """Classify images; arguments as in the stock classifier, ``labels`` (B,) int64."""
         inputs = {
@@ -644,7 +711,7 @@ class LwALForImageClassification(LwALPreTrainedModel):
             "output_attentions": output_attentions,
             "output_hidden_states": output_hidden_states,
         }
-        return self.classify(inputs, labels, return_dict)
+        return self.classify(inputs | kwargs, labels, return_dict)
 
 
 class LwALForAudioClassification(LwALPreTrainedModel):
@@ -663,6 +730,7 @@ class LwALForAudioClassification(LwALPreTrainedModel):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
+        **kwargs: Any,
     ) -> LwALClassifierOutput | tuple[Any, ...]:
         """Classify sounds; arguments as in the stock classifier, ``labels`` (B,) int64."""
         inputs = {
@@ -672,7 +740,7 @@ class LwALForAudioClassification(LwALPreTrainedModel):
             "output_attentions": output_attentions,
             "output_hidden_states": output_hidden_states,
         }
-        return self.classify(inputs, labels, return_dict)
+        return self.classify(inputs | kwargs, labels, return_dict)
 
 
 MODEL_CLASSES: dict[str, type[LwALPreTrainedModel]] = {
