@@ -88,6 +88,16 @@ class LabelTable(EditableRows):
         return self.label_vectors.shape[1]
 
     @property
+    def in_features(self) -> int:
+        """Width of its input D, under the name that stock heads have for it."""
+        return self.embedding_dim
+
+    @property
+    def out_features(self) -> int:
+        """Number of labels C, under the name that stock heads have for it."""
+        return self.num_labels
+
+    @property
     def scale(self) -> Tensor:
         """Scale s of the logits, shape (1,), float32."""
         return self.log_scale_bias.exp()

@@ -459,6 +459,41 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
             self.label_table.materialize(self.head)
         self.tracker.stale = False
 
+    # -- the stock class's surface -----------------------------------------------------------------------------------
+
+    @property
+    def base_model(self) -> nn.Module:
+        """The backbone, without the encoder's head, as in the stock class: freezing it leaves the head trainable."""
+        encoder = self._modules.get("encoder")
+        base: nn.Module = self if encoder is None else encoder.base_model  # type: ignore[assignment]
+        return base
+
+    @property
+    def num_labels(self) -> int:
+        """Number of labels C; the encoder's own is the number of its outputs D."""
+        return self.config.num_labels
+
+    def __getattr__(self, name: str) -> Any:
+        # Called for what this model lacks: the encoder's parts (`model.bert`) and its class's own methods
+        # (`freeze_feature_encoder`). Nothing else, since libraries ask a model for marks of what was done to it.
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            encoder = self.__dict__.get("_modules", {}).get("encoder")
+            if encoder is None or name.startswith("_"):
+                raise
+            if name not in encoder._modules and (hasattr(PreTrainedModel, name) or not hasattr(type(encoder), name)):
+                raise
+            return getattr(encoder, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "classifier" and not any(hasattr(part, "label_vectors") for part in value.modules()):
+            raise ValueError(
+                f"model.classifier is the label table, and a {type(value).__name__} cannot take its place: change the "
+                "size of the embeddings with embedding_dim, or train the stock model with label_method='one_hot'."
+            )
+        super().__setattr__(name, value)
+
     # -- transformers -----------------------------------------------------------------------------------------------
 
     @classmethod
