@@ -24,6 +24,10 @@ NOT_THE_ENCODERS = (
 EXTRA_OUTPUTS = ("embeddings", "features", "hidden_states", "attentions", "past_key_values", "cache")
 
 
+OF_THE_WHOLE = ("quantization_config", "auto_map", "name_or_path", "architecture", "pretrained_cfg")
+"""What an encoder's configuration says of itself alone, as it was loaded."""
+
+
 def _forwarded(name: str) -> property:
     """Property that reads and writes ``encoder_config``: tokenizer alignment and scripts set these on the model."""
 
@@ -40,6 +44,9 @@ def _forwarded(name: str) -> property:
 
 class LwALConfig(PreTrainedConfig):
     """Configuration of a classifier whose targets are learned label vectors.
+
+    What it does not have itself (``num_hidden_layers``, ``hidden_dropout_prob``) is read from ``encoder_config`` and
+    written there.
 
     Attributes:
         encoder_config: configuration of the stock classifier that embeds the input; its ``num_labels`` is kept equal
@@ -211,6 +218,21 @@ class LwALConfig(PreTrainedConfig):
             output |= {**timm, "image_processor_type": "TimmWrapperImageProcessor"}
         output.pop("problem_type", None)
         return output
+
+    def __getattr__(self, name: str) -> Any:
+        # Called for what this configuration lacks. Scripts and libraries read the sizes and rates of the stock one.
+        value = None if name.startswith("_") or name in OF_THE_WHOLE else getattr(self._encoder(name), name)
+        if name.startswith("_") or name in OF_THE_WHOLE or isinstance(value, PreTrainedConfig):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        encoder = self.__dict__.get("encoder_config")
+        own = name.startswith("_") or name in OF_THE_WHOLE or name in self.__dict__ or hasattr(type(self), name)
+        if own or not isinstance(encoder, PreTrainedConfig) or not hasattr(encoder, name):
+            super().__setattr__(name, value)
+        else:
+            setattr(encoder, name, value)
 
     def _encoder(self, name: str) -> PreTrainedConfig:
         encoder = self.__dict__.get("encoder_config")

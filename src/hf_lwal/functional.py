@@ -9,6 +9,8 @@ out of every result. Low-precision inputs are reduced in float32; float64 inputs
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -21,6 +23,67 @@ SQUARED_DISTANCE_FLOOR = 1e-12
 def at_least_float32(tensor: Tensor) -> Tensor:
     """Return ``tensor`` in float32, or unchanged when it is already float32 or float64."""
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+
+
+def class_ids(labels: Any, num_labels: int | None = None) -> Tensor:
+    """Labels of a batch as class ids, whatever a data set or a loop gave them as.
+
+    Args:
+        labels: (B,) or (B, 1) of any integer type, bool, or floating point that holds whole numbers; a tensor, an
+            array or a list.
+        num_labels: C; when given, labels outside 0…C-1 and -100 are refused where that needs no wait for a device.
+
+    Returns:
+        (B,) int64.
+
+    Raises:
+        ValueError: something other than one class id per row.
+
+    >>> class_ids(torch.tensor([[2.0], [-100.0]]))
+    tensor([   2, -100])
+    """
+    ids = labels if isinstance(labels, Tensor) else torch.as_tensor(labels)
+    if ids.ndim == 2 and ids.shape[1] == 1:
+        ids = ids.squeeze(1)  # (B,)
+    whole = not ids.is_floating_point() or bool((ids == ids.round()).all())
+    if ids.ndim != 1 or not whole:
+        raise ValueError(unusable_labels(f"{ids.dtype} of shape {tuple(ids.shape)}"))
+    ids = ids.long()
+    if num_labels is not None and ids.device.type == "cpu" and not torch.compiler.is_compiling():
+        bad = ((ids != IGNORE_INDEX) & ((ids < 0) | (ids >= num_labels))).nonzero()
+        if len(bad):
+            raise ValueError(out_of_range(int(ids[bad[0, 0]]), f"row {int(bad[0, 0])} of a batch", num_labels))
+    return ids
+
+
+def out_of_range(label: int, where: str, num_labels: int) -> str:
+    """Sentence for a label id outside the model's."""
+    return (
+        f"Label {label} in {where} is outside 0…{num_labels - 1}: build the model with num_labels={label + 1} or "
+        f"correct the data; rows without a label use {IGNORE_INDEX}."
+        if label >= 0
+        else f"Label {label} in {where} is outside 0…{num_labels - 1}: rows without a label use {IGNORE_INDEX}, or "
+        "remove the label column of a test set."
+    )
+
+
+def unusable_labels(what: str) -> str:
+    """Sentence for labels that are not one class id per row."""
+    return (
+        f"Labels must be one class id (int) or name (str) per row, but they are {what}: regression, several labels "
+        "per row and mixed-up labels are not supported."
+    )
+
+
+def finite_rows(values: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Leave rows that hold NaN or infinity out of all that follows: zeros, with the label -100.
+
+    Args:
+        values: (B, N).
+        labels: (B,) int64.
+    """
+    finite = values.isfinite().all(dim=1)  # (B,)
+    return torch.where(finite.unsqueeze(1), values, 0.0), torch.where(finite, labels, IGNORE_INDEX)
 
 
 def class_sums(embeddings: Tensor, labels: Tensor, num_labels: int) -> tuple[Tensor, Tensor]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from transformers.tokenization_utils_base import LARGE_INTEGER
 
 if TYPE_CHECKING:
     from .modeling_lwal import LwALPreTrainedModel
@@ -47,20 +51,39 @@ def evaluated(
     """Prepared batches, with the model in evaluation mode while they are used."""
     if isinstance(inputs, str) or not isinstance(inputs, Sequence) or not len(inputs):
         raise ValueError(f"inputs must be a list of at least one {model.task}, but it is {type(inputs).__name__}.")
-    was_training = model.training
-    model.eval()
-    try:
+    with evaluation_mode(model):
         for start in range(0, len(inputs), batch_size):
             yield prepare(model, inputs[start : start + batch_size], processing_class)
+
+
+_switching = threading.Lock()
+_in_evaluation: WeakKeyDictionary[nn.Module, tuple[int, bool]] = WeakKeyDictionary()
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode until the last of all threads that are in this context leaves it; then the mode before."""
+    with _switching:
+        users, was_training = _in_evaluation.get(model, (0, model.training))
+        if model.training or not users:
+            model.eval()
+        _in_evaluation[model] = users + 1, was_training
+    try:
+        yield
     finally:
-        model.train(was_training)
+        with _switching:
+            users, was_training = _in_evaluation.pop(model)
+            if users > 1:
+                _in_evaluation[model] = users - 1, was_training
+            else:
+                model.train(was_training)
 
 
 def prepare(model: LwALPreTrainedModel, inputs: Sequence[Any], processing_class: Any) -> dict[str, Any]:
     """Raw inputs as one batch, on the model's device and in its dtype."""
     options: dict[str, Any] = {"return_tensors": "pt"}
     if model.task == "text":
-        options |= {"padding": True, "truncation": True}
+        options |= {"padding": True, "truncation": True, "max_length": max_length_of(model, processing_class)}
     if model.task == "audio":
         options |= {"padding": True, "sampling_rate": processing_class.sampling_rate}
     batch = processing_class(list(inputs), **options)
@@ -68,3 +91,29 @@ def prepare(model: LwALPreTrainedModel, inputs: Sequence[Any], processing_class:
         name: value.to(model.device, model.encoder.dtype) if value.is_floating_point() else value.to(model.device)
         for name, value in batch.items()
     }
+
+
+def max_length_of(model: nn.Module, tokenizer: Any) -> int | None:
+    """How many tokens of a text the model can read; None where neither it nor its tokenizer has a limit.
+
+    A tokenizer may know no limit, or a larger one than its model's table of positions has rows.
+
+    Args:
+        model: an LwAL model or a stock classifier.
+        tokenizer: its tokenizer, or a processor that holds one.
+    """
+    stated = getattr(getattr(tokenizer, "tokenizer", tokenizer), "model_max_length", None) or LARGE_INTEGER
+    config: Any = model.config
+    positions = getattr(getattr(config, "encoder_config", None) or config, "max_position_embeddings", None)
+    if not isinstance(positions, int) or positions < 1:
+        return int(stated) if stated < LARGE_INTEGER else None
+    layers = ((name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Embedding))
+    tables = [layer for name, layer in layers if "position" in name or name.endswith("wpe")]  # GPT's name for them
+    for table in tables:
+        if table.padding_idx is not None and table.num_embeddings == positions:
+            positions -= table.padding_idx + 1  # RoBERTa and its kin count positions from behind the padding's
+            break
+    if stated >= LARGE_INTEGER:
+        return positions
+    # Without a table, positions are relative or rotary, and a longer text than usual is no error.
+    return min(int(stated), positions) if tables else int(stated)

@@ -22,7 +22,7 @@ from transformers.utils import ModelOutput
 
 from .configuration_lwal import LwALConfig, matched_label_names, refuse_other_problems
 from .distributed import all_reduce_sum
-from .functional import IGNORE_INDEX, cross_entropy, direction_sums, repel_from_sums
+from .functional import IGNORE_INDEX, class_ids, cross_entropy, direction_sums, finite_rows, repel_from_sums
 from .head_start import can_start, class_mean_projection, held_out_distances, suited_size, write_linear
 from .heads import (
     Head,
@@ -56,6 +56,8 @@ from .start import StartSamples, collect, warn_of_missing_classes
 
 logger = logging.getLogger(__name__)
 
+FLAGS = ("output_attentions", "output_hidden_states")
+"""Arguments that a forward with ``**kwargs`` takes without naming them."""
 TABLE_TENSORS = ("label_vectors", "class_features", "pending_sums", "log_scale_bias", "offset_bias", "rejection_radii")
 
 
@@ -123,10 +125,13 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
         """Embed the inputs, compare them with the label vectors and, given ``labels``, compute the loss.
 
         Args:
-            inputs: keyword arguments of the encoder; None values and those it does not know are left out.
-            labels: (B,) int64 in 0…C-1; rows with -100 count for nothing.
+            inputs: keyword arguments of the encoder. None values are left out, and so is what this model's forward
+                names and the encoder does not know; the rest is for the encoder to take.
+            labels: (B,) in 0…C-1, of any type that `class_ids` takes; rows with -100 count for nothing.
             return_dict: False for a plain tuple.
         """
+        if labels is not None:
+            labels = self._beside_table(class_ids(labels, self.label_table.num_labels))
         embeddings, features, encoded = self._embed(inputs)
         vectors = self.tracker.label_vectors(self, embeddings, features, labels) if self.training else None
         logits = self.label_table(embeddings, vectors, labels)
@@ -143,7 +148,7 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
 
     def _embed(self, inputs: dict[str, Any]) -> tuple[Tensor, Tensor | None, ModelOutput]:
         """Embeddings (B, D) float32, features (B, H) or None, and the encoder's own output."""
-        known = {name: value for name, value in inputs.items() if value is not None and self._encoder_takes(name)}
+        known = self._for_encoder(inputs)
         if self.config.head_name is None:
             encoded = self.encoder(**known, return_dict=True)
             return self._beside_table(scores_of(encoded)).float(), None, encoded
@@ -158,15 +163,38 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
         """Embeddings (B, D) float32 of a batch without labels, in the model's current mode."""
         return self._embed(inputs)[0]
 
-    def _encoder_takes(self, name: str) -> bool:
-        if self._encoder_arguments is None:
-            parameters = inspect.signature(type(self.encoder).forward).parameters
-            takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-            flags = {"output_attentions", "output_hidden_states"} if takes_any else set()
-            self._encoder_arguments = set(parameters) | flags
-        return name in self._encoder_arguments
+    def _for_encoder(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """What the encoder gets: what this model's forward names and the encoder knows, and all else as it is."""
+        taken = {}
+        for name, value in inputs.items():
+            if value is None:
+                continue
+            if self._encoder_takes(name):
+                taken[name] = value
+            elif name not in self._own_arguments:
+                if not self._encoder_takes_any:
+                    known = ", ".join(sorted(self.encoder_arguments - {"labels"}))
+                    raise TypeError(f"{type(self.encoder).__name__} takes no {name!r}; its arguments are {known}.")
+                taken[name] = value
+        return taken
 
-    _encoder_arguments: set[str] | None = None
+    def _encoder_takes(self, name: str) -> bool:
+        return name in self.encoder_arguments or (self._encoder_takes_any and name in FLAGS)
+
+    @property
+    def encoder_arguments(self) -> frozenset[str]:
+        """Names that the encoder's own forward has for its arguments: the columns of a data set that it uses."""
+        if self._encoder_arguments is None:
+            own, encoders = (inspect.signature(type(model).forward).parameters for model in (self, self.encoder))
+            self._own_arguments = frozenset(own)
+            self._encoder_takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in encoders.values())
+            named = (name for name, p in encoders.items() if p.kind is not inspect.Parameter.VAR_KEYWORD)
+            self._encoder_arguments = frozenset(named) - {"self"}
+        return self._encoder_arguments
+
+    _encoder_arguments: frozenset[str] | None = None
+    _own_arguments: frozenset[str] = frozenset()
+    _encoder_takes_any = False
     saved_layout: Layout | None = None
 
     def _loss(self, embeddings: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
@@ -266,12 +294,14 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
             The calibrated scale.
         """
         table, (values, labels) = self.label_table, samples[:2]
+        labels = class_ids(labels)
         wrong = labels[(labels != IGNORE_INDEX) & ((labels < 0) | (labels >= table.num_labels))]
         if len(wrong):
             raise ValueError(
                 f"Labels must be in 0…{table.num_labels - 1} or {IGNORE_INDEX}, but a start row has label "
                 f"{int(wrong[0])}: build the model with the number of labels of the data."
             )
+        values, labels = finite_rows(values, labels)
         keep = self.config.initial_labels == "one_hot"
         held_out = None if keep else self._start_head(values, labels, learning_rate)
         table.start(values, labels, self.head, keep_vectors=keep)
@@ -439,6 +469,41 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
         if self.config.preset != "paper":
             self.label_table.materialize(self.head)
         self.tracker.stale = False
+
+    # -- the stock class's surface -----------------------------------------------------------------------------------
+
+    @property
+    def base_model(self) -> nn.Module:
+        """The backbone, without the encoder's head, as in the stock class: freezing it leaves the head trainable."""
+        encoder = self._modules.get("encoder")
+        base: nn.Module = self if encoder is None else encoder.base_model  # type: ignore[assignment]
+        return base
+
+    @property
+    def num_labels(self) -> int:
+        """Number of labels C; the encoder's own is the number of its outputs D."""
+        return self.config.num_labels
+
+    def __getattr__(self, name: str) -> Any:
+        # Called for what this model lacks: the encoder's parts (`model.bert`) and its class's own methods
+        # (`freeze_feature_encoder`). Nothing else, since libraries ask a model for marks of what was done to it.
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            encoder = self.__dict__.get("_modules", {}).get("encoder")
+            if encoder is None or name.startswith("_"):
+                raise
+            if name not in encoder._modules and (hasattr(PreTrainedModel, name) or not hasattr(type(encoder), name)):
+                raise
+            return getattr(encoder, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "classifier" and not any(hasattr(part, "label_vectors") for part in value.modules()):
+            raise ValueError(
+                f"model.classifier is the label table, and a {type(value).__name__} cannot take its place: change the "
+                "size of the embeddings with embedding_dim, or train the stock model with label_method='one_hot'."
+            )
+        super().__setattr__(name, value)
 
     # -- transformers -----------------------------------------------------------------------------------------------
 
@@ -620,12 +685,34 @@ class LwALForSequenceClassification(LwALPreTrainedModel):
         bbox: Tensor | None = None,
         image: Tensor | None = None,
         pixel_values: Tensor | None = None,
+        pixel_attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        global_attention_mask: Tensor | None = None,
+        entity_ids: Tensor | None = None,
+        entity_attention_mask: Tensor | None = None,
+        entity_token_type_ids: Tensor | None = None,
+        entity_position_ids: Tensor | None = None,
+        langs: Tensor | None = None,
+        lang_ids: Tensor | None = None,
+        task_type_ids: Tensor | None = None,
+        input_shape_ids: Tensor | None = None,
+        input_pronunciation_ids: Tensor | None = None,
+        xpath_tags_seq: Tensor | None = None,
+        xpath_subs_seq: Tensor | None = None,
+        perm_mask: Tensor | None = None,
+        target_mapping: Tensor | None = None,
+        input_mask: Tensor | None = None,
         labels: Tensor | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
+        **kwargs: Any,
     ) -> LwALClassifierOutput | tuple[Any, ...]:
-        """Classify texts; arguments as in the stock classifier, ``labels`` (B,) int64."""
+        """Classify texts; arguments as in the stock classifier, ``labels`` (B,) int64.
+
+        The plain Trainer keeps the columns of a data set that are named here.
+        """
         inputs = {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
@@ -635,10 +722,28 @@ class LwALForSequenceClassification(LwALPreTrainedModel):
             "bbox": bbox,
             "image": image,
             "pixel_values": pixel_values,
+            "pixel_attention_mask": pixel_attention_mask,
+            "decoder_input_ids": decoder_input_ids,
+            "decoder_attention_mask": decoder_attention_mask,
+            "global_attention_mask": global_attention_mask,
+            "entity_ids": entity_ids,
+            "entity_attention_mask": entity_attention_mask,
+            "entity_token_type_ids": entity_token_type_ids,
+            "entity_position_ids": entity_position_ids,
+            "langs": langs,
+            "lang_ids": lang_ids,
+            "task_type_ids": task_type_ids,
+            "input_shape_ids": input_shape_ids,
+            "input_pronunciation_ids": input_pronunciation_ids,
+            "xpath_tags_seq": xpath_tags_seq,
+            "xpath_subs_seq": xpath_subs_seq,
+            "perm_mask": perm_mask,
+            "target_mapping": target_mapping,
+            "input_mask": input_mask,
             "output_attentions": output_attentions,
             "output_hidden_states": output_hidden_states,
         }
-        return self.classify(inputs, labels, return_dict)
+        return self.classify(inputs | kwargs, labels, return_dict)
 
 
 class LwALForImageClassification(LwALPreTrainedModel):
@@ -659,6 +764,7 @@ class LwALForImageClassification(LwALPreTrainedModel):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
+        **kwargs: Any,
     ) -> LwALClassifierOutput | tuple[Any, ...]:
         """Classify images; arguments as in the stock classifier, ``labels`` (B,) int64."""
         inputs = {
@@ -670,7 +776,7 @@ class LwALForImageClassification(LwALPreTrainedModel):
             "output_attentions": output_attentions,
             "output_hidden_states": output_hidden_states,
         }
-        return self.classify(inputs, labels, return_dict)
+        return self.classify(inputs | kwargs, labels, return_dict)
 
 
 class LwALForAudioClassification(LwALPreTrainedModel):
@@ -689,6 +795,7 @@ class LwALForAudioClassification(LwALPreTrainedModel):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
+        **kwargs: Any,
     ) -> LwALClassifierOutput | tuple[Any, ...]:
         """Classify sounds; arguments as in the stock classifier, ``labels`` (B,) int64."""
         inputs = {
@@ -698,7 +805,7 @@ class LwALForAudioClassification(LwALPreTrainedModel):
             "output_attentions": output_attentions,
             "output_hidden_states": output_hidden_states,
         }
-        return self.classify(inputs, labels, return_dict)
+        return self.classify(inputs | kwargs, labels, return_dict)
 
 
 MODEL_CLASSES: dict[str, type[LwALPreTrainedModel]] = {

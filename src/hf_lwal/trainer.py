@@ -366,6 +366,11 @@ class LwALTrainer(CheckpointTrainer):
                 indices = rows_per_class(labels, per_class, self.args.seed)
             return DataLoader(Subset(dataset, indices), batch_size=self.args.eval_batch_size, collate_fn=collator)
 
+    def _set_signature_columns_if_needed(self) -> None:
+        super()._set_signature_columns_if_needed()
+        if (model := self._lwal_model) is not None:
+            self._signature_columns = [*model.encoder_arguments, "label", "label_ids", *self.label_names]
+
     def _get_dataloader(self, dataset: Any, description: str, *args: Any, **kwargs: Any) -> DataLoader[Any]:
         self.data_collator.names = self._label_names()  # scripts name the labels after building the trainer
         if not (kwargs.get("is_training") and self.label_objective.needs_sample_ids):
