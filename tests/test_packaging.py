@@ -45,6 +45,9 @@ LAYERS = [
         "checkpoints",
         "hub_trainer",
         "checkpoint_trainer",
+        "best_model",
+        "own_optimizer",
+        "own_loss",
         "trainer",
     ),
     *(
