@@ -215,11 +215,11 @@ class LwALTrainingArguments(TrainingArguments):
     def __post_init__(self) -> None:
         """Mark the metric of the best model as open when the user did not choose it."""
         # Smaller is better said without a name means the loss.
-        name: str | None = self.metric_for_best_model
-        is_open = name is None and self.greater_is_better is not False
+        args: Any = self
+        is_open = args.metric_for_best_model is None and args.greater_is_better is not False
         super().__post_init__()
-        if is_open and self.metric_for_best_model is not None:
-            self.metric_for_best_model: str | None = FilledIn(self.metric_for_best_model)
+        if is_open and args.metric_for_best_model is not None:
+            args.metric_for_best_model = FilledIn(args.metric_for_best_model)
 
     def to_dict(self) -> dict[str, Any]:
         """The arguments by name; a metric of the best model that was left open is None, as it was given."""
