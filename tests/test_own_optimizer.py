@@ -54,8 +54,10 @@ REPLACED = {
 }
 
 
-@pytest.mark.parametrize("case", REPLACED)
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("case", "name"),
+    [*((case, "groups") for case in REPLACED), *(("stock model", name) for name in OPTIMIZERS if name != "groups")],
+)
 def test_the_optimizer_of_the_user_trains(tiny_config, tmp_path, case, name):
     """Prevents AdamW at args.learning_rate from training in its place, while the scheduler drives the one given."""
     kind, options = REPLACED[case]

@@ -53,8 +53,8 @@ class LwALTrainer(BestModelTrainer):
 
     Takes an LwAL model or a stock classifier, which is wrapped, unless a subclass's ``compute_loss`` replaces the loss
     and no method or preset is named: then the stock classifier trains with that loss as it is. Without
-    ``compute_metrics`` it reports accuracy and macro-F1. ``eval_loss`` is not comparable between steps, since the label
-    vectors it refers to move.
+    ``compute_metrics`` it reports accuracy and macro-F1. ``eval_loss`` is not comparable between steps, since the
+    label vectors it refers to move.
 
     Args:
         model: an LwAL model or a stock text, image or audio classifier.
