@@ -49,6 +49,9 @@ LAYERS = [
         "checkpoints",
         "hub_trainer",
         "checkpoint_trainer",
+        "best_model",
+        "own_optimizer",
+        "own_loss",
         "trainer",
     ),
     *(

@@ -402,8 +402,8 @@ def test_load_best_model_at_end_follows_accuracy(tiny_config, tmp_path):
         load_best_model_at_end=True,
     )
     trainer = LwALTrainer(lwal(tiny_config), args, train_dataset=TRAIN, eval_dataset=TEST)
-    assert (args.metric_for_best_model, args.greater_is_better) == ("accuracy", True)
     trainer.train()
+    assert trainer.best_metric == "accuracy"
     best = AutoModelForLwALClassification.from_pretrained(trainer.state.best_model_checkpoint)
     for key, value in table_state(trainer.model).items():
         assert torch.equal(value, best.label_table.state_dict()[key])
@@ -416,8 +416,8 @@ def test_load_best_model_at_end_follows_accuracy(tiny_config, tmp_path):
         save_strategy="steps",
         eval_strategy="steps",
     )
-    LwALTrainer(lwal(tiny_config), chosen, train_dataset=TRAIN, eval_dataset=TEST)
-    assert chosen.metric_for_best_model == "loss"
+    trainer = LwALTrainer(lwal(tiny_config), chosen, train_dataset=TRAIN, eval_dataset=TEST)
+    assert trainer.best_metric == "loss"
 
 
 def test_a_checkpoint_evaluates_as_the_trainer_did(tiny_config, tmp_path):

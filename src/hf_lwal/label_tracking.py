@@ -27,11 +27,13 @@ class LabelTracker:
     Attributes:
         mode: "forward", every training forward with labels is a step; "trainer", the caller ends steps with `commit`;
             "off", class means stay.
+        takes_loss: the model's forward computes a loss from its labels; off while a trainer does it.
         stale: the stored label vectors lag behind what training has changed.
     """
 
     def __init__(self) -> None:
         self.mode = "forward"
+        self.takes_loss = True
         self.forget()
 
     def forget(self) -> None:

@@ -136,7 +136,7 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
         vectors = self.tracker.label_vectors(self, embeddings, features, labels) if self.training else None
         logits = self.label_table(embeddings, vectors, labels)
         output = LwALClassifierOutput(
-            loss=None if labels is None else self._loss(embeddings, logits, labels),
+            loss=None if labels is None or not self.tracker.takes_loss else self._loss(embeddings, logits, labels),
             logits=logits,
             embeddings=embeddings,
             features=features,

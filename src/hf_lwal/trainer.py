@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset
-from transformers import TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import TrainOutput
 
+from .best_model import BestModelTrainer
 from .callbacks import CentroidRefreshCallback
-from .checkpoint_trainer import CheckpointTrainer
 from .checkpoints import checkpoint_to_resume
 from .configuration_lwal import matched_label_names
 from .distributed import all_reduce_sum, broadcast_, world_size
@@ -31,23 +34,27 @@ from .labels import (
     rows_per_class,
     scanned_rows,
 )
-from .metrics import accuracy_and_f1
-from .modeling_lwal import LwALPreTrainedModel
+from .metrics import AccuracyAndF1
+from .modeling_lwal import LwALClassifierOutput, LwALPreTrainedModel
 from .objectives import LossContext, Objective, average_gradients, build_objective
+from .own_loss import replaces_loss, seen_outputs
+from .own_optimizer import Names, carry_over, parameter_names
 from .peft_support import check_adapter, check_trainable, core_model
 from .sample_ids import SAMPLE_ID, NumberedCollator, NumberedRows
-from .settings import apply_settings
+from .settings import apply_settings, settings_without_use
 from .start import StartSamples, batch_norms, collect, own_random_state, warn_of_missing_classes
 from .training_args import LwALSettings, LwALTrainingArguments, resolve
 
 logger = logging.getLogger(__name__)
 
 
-class LwALTrainer(CheckpointTrainer):
+class LwALTrainer(BestModelTrainer):
     """Trains a classifier with adaptive labels, or with another ``label_method``; otherwise transformers' Trainer.
 
-    Takes an LwAL model or a stock classifier, which is wrapped. Without ``compute_metrics`` it reports accuracy and
-    macro-F1. ``eval_loss`` is not comparable between steps, since the label vectors it refers to move.
+    Takes an LwAL model or a stock classifier, which is wrapped, unless a subclass's ``compute_loss`` replaces the loss
+    and no method or preset is named: then the stock classifier trains with that loss as it is. Without
+    ``compute_metrics`` it reports accuracy and macro-F1. ``eval_loss`` is not comparable between steps, since the
+    label vectors it refers to move.
 
     Args:
         model: an LwAL model or a stock text, image or audio classifier.
@@ -61,8 +68,9 @@ class LwALTrainer(CheckpointTrainer):
 
     optimizer: Any
     _before_trial: Mapping[str, Any] = {}
-    # The losses are divided by the rows of the whole optimizer step, so micro-batches just add up.
-    loss_is_scaled_for_ga = True
+    _ours_ran = True
+    _scaled: bool | None = None
+    _names_of_parameters: Names | None = None
 
     def __init__(
         self,
@@ -73,27 +81,63 @@ class LwALTrainer(CheckpointTrainer):
         **kwargs: Any,
     ) -> None:
         args = LwALTrainingArguments("tmp_trainer") if args is None else args
-        self.lwal_settings: LwALSettings = resolve(args)
         self._own_objective = objective
-        # Not called "objective": there hyperparameter_search writes the figure of a trial.
-        self.label_objective = objective or build_objective(self.lwal_settings)
+        self._said: set[str] = set()
+        self._take_settings(args, model)
+        given = inspect.signature(Trainer.__init__).bind_partial(self, model, args, *positional, **kwargs).arguments
+        self._own_optimizer = any(part is not None for part in given.get("optimizers") or ())
         if model is not None:
-            model = self._prepared(model)
-        default_metrics = kwargs.get("compute_metrics") is None and len(positional) < 7
-        if default_metrics:
-            kwargs["compute_metrics"] = accuracy_and_f1
-            if not getattr(args, "metric_was_chosen", True) and args.metric_for_best_model == "loss":
-                args.metric_for_best_model, args.greater_is_better = "accuracy", True
-        super().__init__(model, args, *positional, **kwargs)
+            if self._own_optimizer or given.get("optimizer_cls_and_kwargs") is not None:
+                self._names_of_parameters = parameter_names(model)
+            given["model"] = self._prepared(model)
+        if given.get("compute_metrics") is None:
+            given["compute_metrics"] = AccuracyAndF1()
+        callbacks = list(given.get("callbacks") or ())
+        given["callbacks"] = [callback for callback in callbacks if not _refreshes(callback)]
+        super().__init__(**{name: value for name, value in given.items() if name != "self"})
         self.data_collator: Any = CheckedCollator(self.data_collator, self._label_names())
-        self.add_callback(CentroidRefreshCallback(self))
+        for callback in (CentroidRefreshCallback, *filter(_refreshes, callbacks)):
+            self.add_callback(callback)
         self._step_sums: Tensor | None = None
         self._whole_step: WholeStep | None = None
         self._label_log = LabelLog()
         self._class_weights: Tensor | None = None
         self._last_eval_refresh = 0
 
+    def add_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
+        """Add a callback; one that refreshes takes the place of the trainer's own, so that no step counts twice."""
+        if _refreshes(callback):
+            callback = callback(self) if isinstance(callback, type) else copy.copy(callback)
+            callback.trainer = self
+            self.pop_callback(CentroidRefreshCallback)
+        super().add_callback(callback)
+
     # -- model ----------------------------------------------------------------------------------------------------
+
+    def _take_settings(self, args: TrainingArguments, model: nn.Module | None) -> None:
+        """Resolve the arguments, and build the objective that they name."""
+        self.lwal_settings: LwALSettings = self._resolved(args, model)
+        # Not called "objective": there hyperparameter_search writes the figure of a trial.
+        self.label_objective = self._own_objective or build_objective(self.lwal_settings)
+        unused = [] if self._own_objective else settings_without_use(args, self.lwal_settings)
+        if unused:
+            method = self.lwal_settings.label_method
+            self._warn_once(f"{', '.join(unused)}: means nothing to label_method={method!r} and is ignored.")
+
+    def _resolved(self, args: TrainingArguments, model: nn.Module | None) -> LwALSettings:
+        """The settings; a stock model that no method is named for stays as it is under a loss of the user's own."""
+        settings = resolve(args)
+        named = any(getattr(args, name, None) is not None for name in ("label_method", "lwal_preset"))
+        if named or self._own_objective or model is None or not replaces_loss(self, LwALTrainer.compute_loss):
+            return settings
+        if isinstance(core_model(model), LwALPreTrainedModel):
+            return settings
+        self._warn_once(
+            f"{type(self).__name__}.compute_loss replaces the loss of LwALTrainer, so the {type(model).__name__} is "
+            "trained with it as it is, without label vectors: for those, build the model with "
+            "AutoModelForLwALClassification, or set label_method='lwal'."
+        )
+        return settings._replace(label_method="one_hot", config={}, embedding_dim=None)
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
         """Build the model with the user's ``model_init`` and prepare it for the method.
@@ -129,13 +173,12 @@ class LwALTrainer(CheckpointTrainer):
 
     def _settled(self, model: nn.Module) -> nn.Module:
         """Prepare ``model`` for the arguments as they are now."""
-        self.lwal_settings = resolve(self.args)
-        self.label_objective = self._own_objective or build_objective(self.lwal_settings)
+        self._take_settings(self.args, model)
         return self._prepared(model)
 
     def _configure(self) -> None:
         """Bring objective and model in line with the arguments, which may have changed since the last training."""
-        if resolve(self.args) != self.lwal_settings:
+        if self._resolved(self.args, self.model) != self.lwal_settings:
             self.model = self.model_wrapped = self._settled(self.model)
 
     def _hp_search_setup(self, trial: Any) -> None:
@@ -216,17 +259,46 @@ class LwALTrainer(CheckpointTrainer):
         hidden = {SAMPLE_ID} if self.label_objective.passes_labels else {SAMPLE_ID, "labels"}
         kept = {name: value for name, value in inputs.items() if name not in hidden}
         context = self._context(num_items_in_batch if model.training else None, inputs.get(SAMPLE_ID))
+        self._ours_ran = True
         if context.training and self._whole_step is not None:
             context.model.label_tracking = "off"  # the forward must not refresh from a part of the step
             outputs = model(**kept)
             context.model.label_tracking = "trainer"
             loss, terms = self._whole_step.loss(context.model, outputs["embeddings"], context)
         else:
-            outputs = self.label_objective.forward_model(model, kept)
+            with self._without_loss_of_the_model():
+                outputs = self.label_objective.forward_model(model, kept)
             loss, terms = self.label_objective.loss(outputs, labels, context)
+        if isinstance(outputs, LwALClassifierOutput):
+            outputs.loss = loss
         if context.training:
             self._observe(outputs, labels, terms)
         return (loss, outputs) if return_outputs else loss
+
+    @contextmanager
+    def _without_loss_of_the_model(self) -> Iterator[None]:
+        """The objective computes the loss: the model need not do it, too, with its sums over ranks."""
+        model = self._lwal_model
+        if model is None:
+            yield
+            return
+        model.tracker.takes_loss = False
+        try:
+            yield
+        finally:
+            model.tracker.takes_loss = True
+
+    @property
+    def loss_is_scaled_for_ga(self) -> bool:
+        """Whether micro-batches just add up: ours are divided by the rows of the whole step, others are means.
+
+        A subclass whose ``compute_loss`` divides by ``num_items_in_batch`` sets it to True.
+        """
+        return self._ours_ran if self._scaled is None else self._scaled
+
+    @loss_is_scaled_for_ga.setter
+    def loss_is_scaled_for_ga(self, scaled: bool | None) -> None:
+        self._scaled = scaled
 
     def _context(self, num_items: Tensor | None, sample_ids: Tensor | None = None) -> LossContext:
         return LossContext(
@@ -252,6 +324,39 @@ class LwALTrainer(CheckpointTrainer):
         values = model.values(outputs["embeddings"], outputs.get("features"))
         sums = self._label_log.finite(model.label_table.sums_of(values, labels))
         self._step_sums = sums if self._step_sums is None else self._step_sums + sums
+
+    def _observe_under_own_loss(self, seen: list[Any], labels: Tensor | None) -> None:
+        """Keep a batch's class sums from what the model returned to a ``compute_loss`` that never called ours."""
+        name = f"{type(self).__name__}.compute_loss"
+        scaling_is_open = self._scaled is None and isinstance(type(self).loss_is_scaled_for_ga, property)
+        if self.current_gradient_accumulation_steps > 1 and scaling_is_open:
+            self._warn_once(
+                f"{name} is taken for a mean over the micro-batch, and divided by their number: set "
+                "loss_is_scaled_for_ga = True on the class if it is already divided by num_items_in_batch."
+            )
+        model = self._lwal_model
+        if model is None or labels is None:
+            return
+        labels = labels.to(self.args.device)
+        if model.config.preset == "paper" and not any(getattr(output, "loss", None) is not None for output in seen):
+            raise ValueError(
+                f"{name} calls the model without labels, from which the paper preset takes its centroids: leave "
+                "`labels` in what the model is called with."
+            )
+        rows = [output for output in seen if isinstance(output, Mapping) and "embeddings" in output]
+        rows = [output for output in rows if len(output["embeddings"]) == len(labels)]
+        if rows:  # of several passes over the same rows, as for two dropout masks, one counts
+            self._observe(rows[0], labels, {})
+        else:
+            self._warn_once(
+                f"{name} gets no embeddings of the batch's {len(labels)} rows from the model it is given, so the "
+                "class means stay: call that model on the rows of the batch, or super().compute_loss."
+            )
+
+    def _warn_once(self, sentence: str) -> None:
+        if sentence not in self._said:
+            self._said.add(sentence)
+            logger.warning(sentence)
 
     # -- Algorithm 1, called by CentroidRefreshCallback ---------------------------------------------------------------
 
@@ -290,7 +395,8 @@ class LwALTrainer(CheckpointTrainer):
         optimizer = getattr(self.optimizer, "optimizer", self.optimizer)
         if optimizer is None or "sgd" in type(optimizer).__name__.lower():
             return None
-        return max(float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups)
+        rates = [group.get("initial_lr", group["lr"]) for group in optimizer.param_groups]
+        return None if None in rates else max(map(float, rates))  # None: Adafactor chooses its own
 
     def commit_step(self) -> None:
         """Step end: give the rows of this step, of all ranks, to the class means."""
@@ -402,8 +508,13 @@ class LwALTrainer(CheckpointTrainer):
         """Optimizer of the model and of the objective's own parameters, which are not decayed."""
         self.label_objective.to(self.args.device)
         if self.optimizer is not None and self._labels_were_edited():
-            self.optimizer, self.model_wrapped = None, self.model
+            self.model_wrapped = self.model
+            if not self._own_optimizer:
+                self.optimizer = None
         optimizer = super().create_optimizer(model)
+        if self._names_of_parameters is not None and model is None and hasattr(optimizer, "param_groups"):
+            carry_over(optimizer, self._names_of_parameters, self.model)
+            self._names_of_parameters = parameter_names(self.model)
         known = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         own = [parameter for parameter in self.label_objective.parameters() if id(parameter) not in known]
         for parameter in own:
@@ -421,9 +532,15 @@ class LwALTrainer(CheckpointTrainer):
             id(parameter) not in alive for group in self.optimizer.param_groups for parameter in group["params"]
         )
 
-    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
         """Forward and backward of a micro-batch; after the last one the objective's gradients are averaged."""
-        loss: Tensor = super().training_step(*args, **kwargs)
+        self._ours_ran, labels = False, inputs.get("labels")
+        overridden = getattr(self.compute_loss, "__func__", None) is not LwALTrainer.compute_loss
+        seen: list[Any] = []
+        with seen_outputs(model, seen) if overridden else nullcontext():
+            loss: Tensor = super().training_step(model, inputs, *args, **kwargs)
+        if not self._ours_ran:
+            self._observe_under_own_loss(seen, labels)
         if self.accelerator.sync_gradients:
             average_gradients(self.label_objective)
         return loss
@@ -436,6 +553,7 @@ class LwALTrainer(CheckpointTrainer):
 
     def _check_train_labels(self) -> None:
         labels, names = label_column(self.train_dataset), self._label_names()
+        self._class_weights = None
         weights = self.lwal_settings.class_weights
         if labels is not None and len(labels):
             check_labels(labels, names)
@@ -468,3 +586,8 @@ class LwALTrainer(CheckpointTrainer):
         if "loss" in logs:
             logs = {**logs, **self._label_log.read(self._lwal_model)}
         super().log(logs, *args, **kwargs)
+
+
+def _refreshes(callback: Any) -> bool:
+    kind = callback if isinstance(callback, type) else type(callback)
+    return issubclass(kind, CentroidRefreshCallback)

@@ -105,7 +105,7 @@ def _chosen(trainer: LwALTrainer) -> list[str]:
     if not trainer.args.load_best_model_at_end or best is None:
         return [f"The model is the one after the last step, {trainer.state.global_step}."]
     step = Path(best).name.rpartition("-")[2]
-    metric = trainer.args.metric_for_best_model
+    metric = trainer.best_metric
     return [f"The model is the best of {trainer.state.global_step} steps by validation {metric}, from step {step}."]
 
 
