@@ -18,7 +18,7 @@ from transformers.trainer_utils import TrainOutput
 
 from .best_model import BestModelTrainer
 from .callbacks import CentroidRefreshCallback
-from .checkpoints import checkpoint_to_resume
+from .checkpoints import check_labels_of_checkpoint, checkpoint_to_resume
 from .configuration_lwal import matched_label_names
 from .distributed import all_reduce_sum, broadcast_, world_size
 from .exact_accumulation import WholeStep
@@ -156,6 +156,8 @@ class LwALTrainer(BestModelTrainer):
         if self.model_init is None:
             self._configure()
             check_trainable(self.model)
+        if checkpoint is not None:
+            check_labels_of_checkpoint(checkpoint, self._label_names())
         try:
             output = super().train(checkpoint, *args, **kwargs)
         finally:
