@@ -162,8 +162,8 @@ def _prepare(options: TrainOptions, output: Path, resume: bool) -> Job:
     )
     start = choose_start(options.model, rows)
     values = training_values(options.more, from_scratch=start.path is None) | {"output_dir": str(output)}
-    if rows.columns.kind == "image":
-        values["remove_unused_columns"] = False  # pixels are made from the other columns when they are read
+    if rows.columns.kind != "text":
+        values["remove_unused_columns"] = False  # pixels and waves are made from the other columns when they are read
     return Job(options.data, rows, start, values, options.embedding_dim, options.max_length, resume)
 
 
