@@ -212,10 +212,12 @@ def test_where_no_picture_can_be_read_the_cause_is_shown(tmp_path, monkeypatch):
         (tmp_path / label / "1.heic").write_bytes(b"ftypheic")
     with pytest.raises(CommandError, match=r"None of the 2 pictures of split 'train' can be read: .*1.heic"):
         load_rows(str(tmp_path))
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    monkeypatch.setattr("datasets.config.PIL_AVAILABLE", False)
+    monkeypatch.setattr("hf_lwal.data.media.find_spec", lambda name: None)
     with pytest.raises(CommandError, match=r'pip install "hf-lwal\[vision\]"'):
         load_rows(str(tmp_path))
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(ImportError, match="vision"):
+        read_picture(tmp_path / "a" / "1.heic")
 
 
 def test_training_reads_what_prediction_reads(tmp_path):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-NO_PILLOW = 'Pictures need Pillow, which is not installed: pip install "hf-lwal[vision]"'
+NO_PILLOW = 'pictures need Pillow, which is not installed: pip install "hf-lwal[vision]"'
 DEEP_MODES = ("I;16", "I;16L", "I;16B", "I;16N", "I", "F")
 """Modes of more than 8 bits, which Pillow's ``convert("RGB")`` clips at 255: they would come out white."""
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from ..errors import CommandError
-from ..pictures import read_picture
+from ..pictures import NO_PILLOW, read_picture
 from ..sounds import read_sound
 from .tables import Tell, log_note
 
@@ -56,6 +57,21 @@ def kind_of_names(values: Sequence[Any]) -> Literal["image", "audio"] | None:
     return next((kind for kind in kinds if endings and endings <= set(ENDINGS[kind])), None)
 
 
+def file_column(column: str, paths: Sequence[str | None], kind: str) -> tuple[dict[str, Any], Any]:
+    """A column of paths as what they lead to: its values and its features.
+
+    Args:
+        column: its name.
+        paths: absolute ones.
+        kind: "image" or "audio".
+    """
+    from datasets import Audio, Features, Image
+
+    if kind == "image" and find_spec("PIL") is None:
+        raise CommandError(f"Column {column!r}: {NO_PILLOW}.")
+    return {column: list(paths)}, Features({column: Image() if kind == "image" else Audio(decode=False)})
+
+
 def with_media(rows: Dataset, folder: Path) -> Dataset:
     """Rows whose columns of paths, to files that exist, hold the pictures or sounds themselves.
 
@@ -63,7 +79,7 @@ def with_media(rows: Dataset, folder: Path) -> Dataset:
         rows: of a table.
         folder: the table's; paths are relative to it, or else to the current folder.
     """
-    from datasets import Audio, Dataset, Features, Image, concatenate_datasets
+    from datasets import Dataset, concatenate_datasets
 
     for column, feature in rows.features.items():
         if "string" not in str(getattr(feature, "dtype", "")):
@@ -76,8 +92,7 @@ def with_media(rows: Dataset, folder: Path) -> Dataset:
         if not any(path is not None and os.path.isfile(path) for path in paths):
             continue
         place = rows.column_names
-        typed: Any = Image() if kind == "image" else Audio(decode=False)
-        files = Dataset.from_dict({column: paths}, Features({column: typed}))
+        files = Dataset.from_dict(*file_column(column, paths, kind))
         rows = concatenate_datasets([rows.remove_columns(column), files], axis=1).select_columns(place)
     return rows
 
@@ -89,8 +104,8 @@ def refuse_lost_files(rows: Dataset, column: str) -> None:
     if kind is not None:
         first = next(name for name in names if name is not None)
         raise CommandError(
-            f"Column {column!r} holds names of {WORDS[kind][1]}, such as {first!r}, but there are no such files beside "
-            "the table or in the current folder. If the names themselves are the texts, say so with --text-column."
+            f"Column {column!r} holds names of {WORDS[kind][1]}, such as {first!r}, but there are no such files beside"
+            " the table or in the current folder. If the names themselves are the texts, say so with --text-column."
         )
 
 
