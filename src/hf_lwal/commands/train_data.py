@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..comparison import attach_images
-from ..data.columns import Columns, find_columns
+from ..data.columns import Columns, find_columns, pair_columns
 from ..data.label_names import encode_labels
 from ..data.media import undecoded
 from ..data.sources import load_splits
@@ -19,16 +19,6 @@ from ..sounds import read_sound
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict, Features
-
-PAIRS = (
-    ("sentence1", "sentence2"),
-    ("premise", "hypothesis"),
-    ("question1", "question2"),
-    ("question", "sentence"),
-    ("text1", "text2"),
-    ("text_a", "text_b"),
-)
-"""Columns that usual data sets of sentence pairs have; GLUE's among them."""
 
 VALIDATION_SPLITS = ("validation", "valid", "dev", "validation_matched")
 LONGEST = 512
@@ -109,8 +99,7 @@ def choose_columns(
     if pair_column is not None and pair_column not in features:
         raise CommandError(f"--pair-column: there is no column {pair_column!r}; there are {', '.join(features)}.")
     if text_column is None and pair_column is None:
-        pair = next((pair for pair in PAIRS if all(column in features for column in pair)), None)
-        text_column, pair_column = pair or (None, None)
+        text_column, pair_column = pair_columns(features) or (None, None)
     columns = find_columns(features, text_column, label_column)
     if columns.kind != "text" and pair_column is not None:
         raise CommandError(f"--pair-column: the input column {columns.input!r} holds {columns.kind}, without pairs.")

@@ -20,6 +20,15 @@ LABEL_COLUMNS = (
     *("label", "labels", "intent", "class"),
     *("label_text", "category", "sentiment", "target", "topic", "emotion", "tag"),
 )
+PAIRS = (
+    ("sentence1", "sentence2"),
+    ("premise", "hypothesis"),
+    ("question1", "question2"),
+    ("question", "sentence"),
+    ("text1", "text2"),
+    ("text_a", "text_b"),
+)
+"""Columns that usual data sets of sentence pairs have; GLUE's among them."""
 ID_COLUMNS = ("id", "idx", "index", "guid", "uid", "uuid", "row", "row_id", "unnamed: 0")
 
 
@@ -106,3 +115,9 @@ def _only_other(features: Features, chosen: str) -> str | None:
     """The one column besides the input and columns that number the rows."""
     rest = [column for column in features if column != chosen and column.lower() not in ID_COLUMNS]
     return rest[0] if len(rest) == 1 else None
+
+
+def pair_columns(columns: Sequence[str] | Features) -> tuple[str, str] | None:
+    """The two columns of sentence pairs, if their names are usual ones."""
+    found = ((named(columns, (first,)), named(columns, (second,))) for first, second in PAIRS)
+    return next(((first, second) for first, second in found if first and second), None)
