@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import CommandError
-from .media import ENDINGS, WORDS, file_column, kind_of, undecoded, visible_files, with_media
+from .media import ENDINGS, WORDS, files_as_rows, kind_of, undecoded, visible_files, with_media
 from .tables import FILES, Tell, ending, first_line, read_table
 
 if TYPE_CHECKING:
@@ -176,17 +176,13 @@ def _root(folder: Path, split: str, file: Path) -> Path:
 
 def _by_folder(files: list[Path], kind: str, root: Path, tell: Tell) -> Dataset:
     """Pictures or sounds with the name of their folder as label; files beside the folders have none."""
-    from datasets import Dataset, Value
-
     inside = [path.relative_to(root).parts[:-1] if path.is_relative_to(root) else () for path in files]
     labels: list[str | None] = [parts[-1] if parts else None for parts in inside]
     if len({len(parts) for parts in inside if parts}) > 1:
         labels = [parts[0] if parts else None for parts in inside]
         tell(f"{root}: {WORDS[kind][1]} lie at unlike depths, so the first folder is taken for their label")
-    columns, features = file_column(kind, [str(path.absolute()) for path in files], kind)
-    if any(labels):
-        columns["label"], features["label"] = labels, Value("string")
-    return Dataset.from_dict(columns, features)
+    rows = files_as_rows(kind, [str(path.absolute()) for path in files], kind)
+    return rows.add_column("label", labels) if any(labels) else rows
 
 
 def _whatever_datasets_reads(folder: Path) -> DatasetDict:

@@ -57,19 +57,24 @@ def kind_of_names(values: Sequence[Any]) -> Literal["image", "audio"] | None:
     return next((kind for kind in kinds if endings and endings <= set(ENDINGS[kind])), None)
 
 
-def file_column(column: str, paths: Sequence[str | None], kind: str) -> tuple[dict[str, Any], Any]:
-    """A column of paths as what they lead to: its values and its features.
+def files_as_rows(column: str, paths: Sequence[str | None], kind: str) -> Dataset:
+    """Rows of one column with what paths lead to.
 
     Args:
         column: its name.
         paths: absolute ones.
         kind: "image" or "audio".
     """
-    from datasets import Audio, Features, Image
+    import pyarrow
+    from datasets import Audio, Dataset, DatasetInfo, Features, Image
 
     if kind == "image" and find_spec("PIL") is None:
         raise CommandError(f"Column {column!r}: {NO_PILLOW}.")
-    return {column: list(paths)}, Features({column: Image() if kind == "image" else Audio(decode=False)})
+    # As the datasets library stores them; its own conversion would need torchcodec, even for paths.
+    stored = pyarrow.struct({"bytes": pyarrow.binary(), "path": pyarrow.string()})
+    cells = pyarrow.array([None if path is None else {"bytes": None, "path": path} for path in paths], stored)
+    features = Features({column: Image() if kind == "image" else Audio(decode=False)})
+    return Dataset(pyarrow.table({column: cells}), info=DatasetInfo(features=features))
 
 
 def with_media(rows: Dataset, folder: Path) -> Dataset:
@@ -79,7 +84,7 @@ def with_media(rows: Dataset, folder: Path) -> Dataset:
         rows: of a table.
         folder: the table's; paths are relative to it, or else to the current folder.
     """
-    from datasets import Dataset, concatenate_datasets
+    from datasets import concatenate_datasets
 
     for column, feature in rows.features.items():
         if "string" not in str(getattr(feature, "dtype", "")):
@@ -92,7 +97,7 @@ def with_media(rows: Dataset, folder: Path) -> Dataset:
         if not any(path is not None and os.path.isfile(path) for path in paths):
             continue
         place = rows.column_names
-        files = Dataset.from_dict(*file_column(column, paths, kind))
+        files = files_as_rows(column, paths, kind)
         rows = concatenate_datasets([rows.remove_columns(column), files], axis=1).select_columns(place)
     return rows
 
