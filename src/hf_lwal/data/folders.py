@@ -194,6 +194,6 @@ def _whatever_datasets_reads(folder: Path) -> DatasetDict:
     except (OSError, ValueError, ImportError, datasets.exceptions.DatasetsError) as error:
         endings = ", ".join(sorted({path.suffix or path.name for path in visible_files(folder)}))
         raise CommandError(
-            f"The folder {str(folder)!r} holds nothing that can be read: it needs tables ({', '.join(FILES)}), pictures "
-            f"or sounds, but it has {endings}, of which datasets says: {first_line(error.__cause__ or error)}"
+            f"The folder {str(folder)!r} holds nothing that can be read: it needs tables ({', '.join(FILES)}), "
+            f"pictures or sounds, but it has {endings}, of which datasets says: {first_line(error.__cause__ or error)}"
         ) from error
