@@ -5,6 +5,7 @@ import io
 import json
 import sys
 import wave
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from transformers import (
     AutoModelForAudioClassification,
     AutoModelForImageClassification,
     AutoModelForSequenceClassification,
+    AutoTokenizer,
     ViTImageProcessor,
     Wav2Vec2FeatureExtractor,
     set_seed,
@@ -22,7 +24,6 @@ from transformers import (
 from hf_lwal.cli import main
 
 RATE = 4_000
-CASES = {"text": AutoModelForSequenceClassification, "image": AutoModelForImageClassification}
 SEPARATED = "key1 one\u2028still one"
 """A text with a line separator of Unicode inside."""
 
@@ -165,6 +166,27 @@ def test_mistakes_are_one_sentence(flags, message, predict, tmp_path):
     code, _, error = predict("text", *(flag.format(tmp=tmp_path) for flag in flags))
     assert code == 2
     assert message in error.splitlines()[-1]
+
+
+def test_long_texts_are_cut_where_the_tokenizer_states_no_limit(tmp_path, tokenizer, tiny_config):
+    """Tokenizers of many models on the Hub state 1e30 tokens: the first long text ended in a traceback."""
+    unlimited = deepcopy(tokenizer)
+    unlimited.model_max_length = int(1e30)
+    folder = tmp_path / "model"
+    AutoModelForSequenceClassification.from_config(tiny_config("bert")).save_pretrained(folder)
+    unlimited.save_pretrained(folder)
+    long, rows = "key1 " * 100, [f"key{number % 2} {'word1 ' * 100},{'ab'[number % 2]}" for number in range(12)]
+    assert main(["predict", str(folder), long, "key2"]) == 0
+    (tmp_path / "long.csv").write_text("\n".join(["text,label", *rows]), "utf-8")
+    output = tmp_path / "out"
+    words = [f"--data={tmp_path / 'long.csv'}", f"--model={folder}", f"--output-dir={output}", "--use-cpu=true"]
+    assert main(["train", *words, "--max-steps=1", "--overwrite"]) == 0
+    assert AutoTokenizer.from_pretrained(output).model_max_length == 40, "the model's positions are saved"
+    assert main(["train", *words, "--max-steps=1", "--overwrite", "--max-length=16"]) == 0
+    assert AutoTokenizer.from_pretrained(output).model_max_length == 16, "what training read is saved"
+    assert (
+        main(["fold", str(output), "--output", str(tmp_path / "stock"), "--inputs", str(tmp_path / "long.csv")]) == 0
+    )
 
 
 # -- pictures and sounds ----------------------------------------------------------------------------------------------

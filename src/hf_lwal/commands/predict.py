@@ -162,7 +162,12 @@ def _answers(
     """An answer for every input in its order, batch by batch, so that the first come at once."""
     keywords: dict[str, Any] = {"top_k": options.top_k, "batch_size": options.batch_size}
     if kind == "text":
+        from ..inference import max_length_of
+
         keywords["truncation"] = True
+        limit = max_length_of(classify.model, classify.tokenizer)
+        if limit is not None:  # which the tokenizer need not know
+            keywords["max_length"] = limit
     for number in range(0, len(inputs), options.batch_size):
         batch = inputs[number : number + options.batch_size]
         values, faults = [], {}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import CommandError
 from ..flags import argument, option
 from ..label_table_file import write_text_atomically
-from .train_data import Rows, load_rows, ready
+from .train_data import Rows, fit_tokenizer, load_rows, ready
 from .train_flags import build_arguments, training_values
 from .train_model import Start, build_model, choose_start
 
@@ -179,6 +179,7 @@ def build_trainer(job: Job, values: Mapping[str, Any]) -> LwALTrainer:
     arguments = build_arguments(values)
     model = build_model(job.start, job.rows, job.embedding_dim, arguments.seed)
     part = job.start.processing_class
+    fit_tokenizer(model, part, job.max_length)
     try:
         trainer = LwALTrainer(
             model=model,

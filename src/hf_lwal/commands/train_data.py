@@ -19,6 +19,7 @@ from ..sounds import read_sound
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict, Features
+    from torch import nn
 
 VALIDATION_SPLITS = ("validation", "valid", "dev", "validation_matched")
 LONGEST = 512
@@ -165,6 +166,27 @@ def validation_indices(labels: Sequence[int], share: float, seed: int) -> list[i
     order = order[np.argsort(ids[order], kind="stable")]  # by class, random within a class
     place = np.arange(len(ids)) - np.repeat(np.cumsum(counts) - counts, counts)
     return sorted(int(row) for row in order[place < wanted[ids[order]]])
+
+
+def fit_tokenizer(model: nn.Module, processing_class: Any, max_length: int | None) -> None:
+    """Let a tokenizer state how many tokens the model can read, so that what is saved cuts texts there.
+
+    Args:
+        model: the one that will be trained.
+        processing_class: its tokenizer; of images and sounds there is nothing to state.
+        max_length: tokens that training reads, which is stated where the tokenizer knew no limit.
+    """
+    from transformers.tokenization_utils_base import LARGE_INTEGER
+
+    from ..inference import max_length_of
+
+    stated = getattr(processing_class, "model_max_length", None)
+    if stated is None:
+        return
+    known = max_length_of(model, processing_class)
+    if stated >= LARGE_INTEGER:
+        known = min(max_length or LONGEST, known or LONGEST)
+    processing_class.model_max_length = min(stated, known or stated)
 
 
 def ready(
