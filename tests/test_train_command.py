@@ -293,7 +293,7 @@ def test_rows_and_splits_that_cannot_be_used_are_left_out_and_named(tmp_path):
     assert rows.notes == (
         "1 rows of split 'train' without input are left out",
         "1 rows of split 'validation' without input are left out",
-        "split 'test' is left out: not all of its rows have a label",
+        "split 'test' is left out: none of its rows has a label",
     )
 
 

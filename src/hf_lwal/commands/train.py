@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import CommandError
 from ..flags import argument, option
 from ..label_table_file import write_text_atomically
-from .train_data import Rows, load_rows, ready
+from .train_data import Rows, fit_tokenizer, load_rows, ready
 from .train_flags import build_arguments, training_values
 from .train_model import Start, build_model, choose_start
 
@@ -162,8 +162,8 @@ def _prepare(options: TrainOptions, output: Path, resume: bool) -> Job:
     )
     start = choose_start(options.model, rows)
     values = training_values(options.more, from_scratch=start.path is None) | {"output_dir": str(output)}
-    if rows.columns.kind == "image":
-        values["remove_unused_columns"] = False  # pixels are made from the other columns when they are read
+    if rows.columns.kind != "text":
+        values["remove_unused_columns"] = False  # pixels and waves are made from the other columns when they are read
     return Job(options.data, rows, start, values, options.embedding_dim, options.max_length, resume)
 
 
@@ -179,6 +179,7 @@ def build_trainer(job: Job, values: Mapping[str, Any]) -> LwALTrainer:
     arguments = build_arguments(values)
     model = build_model(job.start, job.rows, job.embedding_dim, arguments.seed)
     part = job.start.processing_class
+    fit_tokenizer(model, part, job.max_length)
     try:
         trainer = LwALTrainer(
             model=model,

@@ -51,6 +51,10 @@ def choose_start(model: str | None, rows: Rows) -> Start:
     if kind == "text":
         path = embedded_model_path()
         return Start(path, EMBEDDED_MODEL, load_processing_class(path, kind), f"MiniLM ({EMBEDDED_MODEL})")
+    if kind == "audio":
+        raise CommandError(
+            "For sounds give a pretrained audio model with --model, for example facebook/wav2vec2-base."
+        )
     side = max(rows.train[0][rows.columns.input].size)
     if side > SMALL_IMAGE:
         raise CommandError(

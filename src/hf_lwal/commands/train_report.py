@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..trainer import LwALTrainer
     from .train import Job
 
-TASKS = {"text": "text-classification", "image": "image-classification"}
+TASKS = {"text": "text-classification", "image": "image-classification", "audio": "audio-classification"}
 """Kind of data → name of the task on the Hub."""
 SPLITS = {"eval": "validation", "test": "test"}
 """Prefix of a metric → the rows it was measured on."""
