@@ -456,7 +456,7 @@ def test_mistakes_are_one_sentence_and_leave_nothing(flags, message, bert_folder
     [
         ("lerning_rate: 3", "unrecognized arguments: --lerning-rate=3: did you mean --learning-rate?"),
         ("max_steps: many", "argument --max_steps/--max-steps: invalid int value: 'many'"),
-        ("- a", "must hold one `flag: value` per line, but it holds list."),
+        ("- a", "must hold one `flag: value` per line, but it holds a list."),
         ("a: [", "could not be read: "),
     ],
 )

@@ -22,7 +22,7 @@ class CommandError(Exception):
 
 
 class Terminated(KeyboardInterrupt):
-    """The process was asked to end (SIGTERM), as a scheduler does; whatever cleans up after Ctrl-C does so here too."""
+    """The process was asked to end (SIGTERM), as schedulers do; what cleans up after Ctrl-C does so here too."""
 
 
 def outcome(error: BaseException) -> tuple[str, int]:
@@ -46,8 +46,8 @@ def outcome(error: BaseException) -> tuple[str, int]:
         return f"{reason(error)}.".replace("..", "."), FAILURE
     where = "" if place is None else f" in {place.tb_frame.f_globals.get('__name__')}, line {place.tb_lineno}"
     return (
-        f"{type(error).__name__}{where}: {reason(error).rstrip('.')}. This may be a bug in hf-lwal or in a library that "
-        "it uses: the same command with --traceback shows the way there.",
+        f"{type(error).__name__}{where}: {reason(error).rstrip('.')}. This may be a bug in hf-lwal or in a library "
+        "that it uses: the same command with --traceback shows the way there.",
         FAILURE,
     )
 
@@ -79,9 +79,9 @@ def reason(error: BaseException) -> str:
 
 
 def one_line(text: str) -> str:
-    """A message without line breaks, cut where it is very long.
+    r"""A message without line breaks, cut where it is very long.
 
-    >>> one_line("two\\n  lines")
+    >>> one_line("two\n  lines")
     'two lines'
     """
     line = " ".join(text.split())

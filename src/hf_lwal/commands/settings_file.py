@@ -1,7 +1,7 @@
 """The YAML file of ``hf-lwal train``, read as what it says: words, not what YAML 1.1 makes of them.
 
-There ``no`` is false, ``1e-4`` a text, ``012`` ten and ``2024-01-01`` a date. A flag takes the word as it stands, as on
-the command line.
+There ``no`` is false, ``1e-4`` a text, ``012`` ten and ``2024-01-01`` a date. A flag takes the word as it stands, as
+on the command line.
 """
 
 from __future__ import annotations

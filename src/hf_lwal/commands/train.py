@@ -216,8 +216,8 @@ def _checkpoint(output: Path, options: TrainOptions) -> str | None:
     fault = what_is_missing(Path(named)) if Path(named).is_dir() else "there is no such folder"
     if fault is not None:
         raise CommandError(
-            f"--resume-from-checkpoint: {named!r} cannot be continued from, because {fault}: --resume takes the newest "
-            "complete checkpoint of the output folder."
+            f"--resume-from-checkpoint: {named!r} cannot be continued from, because {fault}: --resume takes the "
+            "newest complete checkpoint of the output folder."
         )
     return str(named)
 

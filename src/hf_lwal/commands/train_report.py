@@ -163,6 +163,6 @@ def next_steps(job: Job, trainer: LwALTrainer) -> list[str]:
 
 
 def upload_command(output: Path) -> str:
-    """The command that uploads the model alone, for its owner's eyes: no checkpoints, no control, no local settings."""
+    """The command that uploads the model alone, seen by its owner: no checkpoints, no control, no local settings."""
     left_out = " ".join(f"--exclude {shlex.quote(pattern)}" for pattern in NOT_UPLOADED)
     return f"hf upload YOUR-NAME/{output.resolve().name} {shlex.quote(str(output))} --private {left_out}"
