@@ -175,7 +175,7 @@ class Parser(argparse.ArgumentParser):
             action = self._option_string_actions.get(flag)
             if value is None:
                 continue
-            if action is not None and _takes_truth(action) and not isinstance(value, (list, dict)):
+            if action is not None and takes_truth(action) and not isinstance(value, (list, dict)):
                 words += self._truth(flag, action, value)
             elif isinstance(value, list):
                 words += [flag, *map(str, value)]
@@ -228,7 +228,7 @@ class Parser(argparse.ArgumentParser):
         sys.exit(2)
 
 
-def _takes_truth(action: argparse.Action) -> bool:
+def takes_truth(action: argparse.Action) -> bool:
     """Whether a flag is a switch, or takes true and false."""
     return action.nargs == 0 or "bool" in getattr(action.type, "__name__", "")
 

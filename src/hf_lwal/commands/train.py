@@ -143,7 +143,8 @@ def run(options: TrainOptions) -> int:
     say(*_introduction(job), *(f"Note: {note}." for note in job.rows.notes))
     main.add_callback(_at_begin(options, job))
     try:
-        trained = {"LwAL": _train(main, job)}
+        method = main.lwal_settings.label_method
+        trained = {"LwAL" if method == "lwal" else method: _train(main, job)}
         if options.control:
             say("", "Control: a one-hot head started from class means, the same steps.")
             values = control_values(job.values)
