@@ -103,6 +103,13 @@ class TrainOptions:
             raise CommandError("--test-share sets rows apart and --test-data names others: give one of them.")
         if self.max_length is not None and self.max_length < 1:
             raise CommandError(f"--max-length must be above 0, got {self.max_length}.")
+        if self.embedding_dim is not None:
+            from ..auto import resolved_embedding_dim
+
+            try:
+                resolved_embedding_dim(self.embedding_dim, 2, None)  # no data has fewer labels
+            except ValueError as error:
+                raise CommandError(f"--embedding-dim: {error}") from error
         if self.resume and self.overwrite:
             raise CommandError("--resume continues and --overwrite starts anew: give one of them.")
 

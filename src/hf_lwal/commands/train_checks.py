@@ -47,7 +47,6 @@ RANGES: dict[str, Range] = {
     "save_steps": ABOVE_0,
     "logging_steps": ABOVE_0,
     "eval_delay": FROM_0,
-    "save_total_limit": FROM_1,
     "dataloader_num_workers": FROM_0,
     "dataloader_prefetch_factor": FROM_1,
     "ddp_timeout": ABOVE_0,
@@ -88,10 +87,23 @@ def check_given(given: Mapping[str, Any]) -> None:
             f"--label-names {' '.join(given['label_names'])}: the models here read their labels as 'labels'; leave it "
             "out. The column of the data is named with --label-column."
         )
+    for name, value in given.items():
+        if isinstance(value, str) and value.lstrip().startswith("{"):
+            _check_json(name, value)
+    options = given.get("optim_args")
+    if options and not all("=" in part for part in options.split(",")):
+        raise CommandError(f"--optim-args must be pairs such as rank=4,scale=0.25, got {options!r}.")
     for name in NEEDED:
         if given.get(name) is False:
             raise CommandError(f"{flag(name)} false: this command always trains and measures; leave it out.")
     _check_rhythm(given)
+
+
+def _check_json(name: str, value: str) -> None:
+    try:
+        json.loads(value)
+    except ValueError as error:
+        raise CommandError(f"{flag(name)} is {value!r}, which is not JSON: {error}.") from error
 
 
 def _check_rhythm(given: Mapping[str, Any]) -> None:
@@ -126,6 +138,12 @@ def rehearse(arguments: LwALTrainingArguments) -> None:
 
     if arguments.use_liger_kernel and not is_liger_kernel_available():
         raise CommandError("--use-liger-kernel needs a package that is not installed: pip install liger-kernel")
+    settings = arguments.resolve_lwal()
+    if settings.label_method == "static_label" and settings.static_model is None:
+        raise CommandError(
+            "static_label needs --label-static-model: the folder or Hub name of a text model that embeds the names of "
+            "the labels."
+        )
     if arguments.deepspeed or arguments.fsdp:  # these take the whole model apart
         return
     trial, rows = copy(arguments), cast("Any", [{"x": 0.0}])

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..errors import CommandError, one_line
+from ..errors import CommandError, reason
 from ..flags import add_aliases
 
 if TYPE_CHECKING:
@@ -178,5 +178,5 @@ def build_arguments(values: Mapping[str, Any]) -> LwALTrainingArguments:
         arguments = LwALTrainingArguments(**values)
         arguments.resolve_lwal()
     except (ValueError, TypeError, ImportError, OSError) as error:
-        raise CommandError(one_line(str(error))) from error
+        raise CommandError(reason(error)) from error
     return arguments
