@@ -138,7 +138,7 @@ def light(program, **variables):
 def test_every_encoding_takes_every_answer(variables):
     """Redirected output on Windows has an encoding without most characters; JSON must stay JSON."""
     text = "café – 😀 \ud800"
-    program = f"import json; prepare_terminal(); print(json.dumps({{'text': {ascii(text)}}}, ensure_ascii=False))"
+    program = f"import json; prepare_terminal(); print(json.dumps({{'text': {text!a}}}, ensure_ascii=False))"
     done = light(program, **variables)
     encoding = variables["PYTHONIOENCODING"] or "ascii"
     assert json.loads(done.stdout.decode(encoding))["text"] == text

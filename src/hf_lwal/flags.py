@@ -178,6 +178,8 @@ class Parser(argparse.ArgumentParser):
             if action is not None and takes_truth(action) and not isinstance(value, (list, dict)):
                 words += self._truth(flag, action, value)
             elif isinstance(value, list):
+                if action is not None and action.nargs not in ("+", "*"):
+                    self.error(f"{flag} takes one value, got the list {', '.join(map(str, value))}")
                 words += [flag, *map(str, value)]
             else:
                 words.append(f"{flag}={json.dumps(value) if isinstance(value, dict) else value}")

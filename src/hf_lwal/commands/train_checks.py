@@ -136,9 +136,15 @@ def rehearse(arguments: LwALTrainingArguments) -> None:
     from transformers import Trainer
     from transformers.utils import is_liger_kernel_available, logging
 
+    from ..objectives import build_objective
+
     if arguments.use_liger_kernel and not is_liger_kernel_available():
         raise CommandError("--use-liger-kernel needs a package that is not installed: pip install liger-kernel")
     settings = arguments.resolve_lwal()
+    try:
+        build_objective(settings)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
     if settings.label_method == "static_label" and settings.static_model is None:
         raise CommandError(
             "static_label needs --label-static-model: the folder or Hub name of a text model that embeds the names of "

@@ -73,6 +73,8 @@ def add_training_flags(parser: Parser) -> None:
         action.default = argparse.SUPPRESS  # so that a flag that was not given leaves no trace
         place = 0 if action.dest.startswith(("label_", "lwal_")) and action.dest not in _STOCK else 2
         place = 1 if action.dest in MAIN_FLAGS else place
+        if action.dest == "report_to":  # a list or a word, which HfArgumentParser takes for a word
+            action.nargs = "+"
         action.help = text if place < 2 else argparse.SUPPRESS
         if place == 2:
             hidden[action] = text
