@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from .train_data import Rows
 
+LABEL_TABLE = "encoder_config"
+"""Setting that only the configuration of a model with label vectors has."""
 REMEDY = "Start anew with --overwrite, or choose another --output-dir."
 
 
@@ -58,7 +60,14 @@ def checkpoint_names(checkpoint: str) -> list[str] | None:
 
 def check_same_model(checkpoint: str, model: PreTrainedModel) -> None:
     """Raise where the checkpoint holds another kind of model, or weights of another shape."""
-    kinds = [_kind(_json(Path(checkpoint) / "config.json")), _kind(model.config.to_dict())]
+    configs = [_json(Path(checkpoint) / "config.json"), model.config.to_dict()]
+    if configs[0] and len({LABEL_TABLE in config for config in configs}) == 2:
+        kinds_of_head = ["label vectors" if LABEL_TABLE in config else "a plain classifier" for config in configs]
+        raise CommandError(
+            f"--resume: {checkpoint} holds {kinds_of_head[0]} and this training is of {kinds_of_head[1]}: "
+            f"--label-method differs. {REMEDY}"
+        )
+    kinds = [_kind(config) for config in configs]
     if None not in kinds and kinds[0] != kinds[1]:
         raise CommandError(f"--resume: {checkpoint} holds a model of type {kinds[0]}, --model is {kinds[1]}. {REMEDY}")
     wanted = {name: tuple(value.shape) for name, value in model.state_dict().items()}
