@@ -122,8 +122,7 @@ class LwALTrainer(CheckpointTrainer):
         return output
 
     def _prepared(self, model: nn.Module) -> nn.Module:
-        method = self.lwal_settings.label_method
-        check_adapter(model, None if self._own_objective or ":" in method else method)
+        check_adapter(model, None if self._own_objective else self.lwal_settings.label_method)
         model = self.label_objective.prepare_model(model)
         apply_settings(core_model(model), self.lwal_settings)
         return model
