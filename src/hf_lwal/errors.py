@@ -68,7 +68,7 @@ def reason(error: BaseException) -> str:
         text = error.strerror + (f": {str(error.filename)!r}" if error.filename is not None else "")
     else:
         text = one_line(str(error)) or type(error).__name__
-    causes = []
+    causes: list[str] = []
     cause = error.__cause__
     while cause is not None:
         said = one_line(str(cause))

@@ -51,13 +51,17 @@ def prepare_terminal() -> None:
         # Another handler than these was chosen by the user.
         if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape", "backslashreplace"):
             stream.reconfigure(errors=ESCAPES)
-    for name, start in NOISE.items():
-        logging.getLogger(name).addFilter(lambda record, start=start: not record.getMessage().startswith(start))
+    for name in NOISE:
+        logging.getLogger(name).addFilter(_is_no_noise)
     if not _watched():
         os.environ.setdefault("TQDM_DISABLE", "1")  # read once, when tqdm is imported
         if "tqdm.std" in sys.modules:  # python -m has imported it before it came here
             bar: Any = sys.modules["tqdm.std"].tqdm
             bar.__init__ = partialmethod(bar.__init__, disable=True)
+
+
+def _is_no_noise(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith(NOISE[record.name])
 
 
 def _watched() -> bool:
