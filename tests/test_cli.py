@@ -116,7 +116,7 @@ def test_every_command_has_a_summary_and_every_flag_a_help_text():
 def test_it_runs_as_a_program():
     """The console script and ``python -m`` share one entry; the module must not need anything but its name."""
     done = subprocess.run(
-        [sys.executable, "-m", "hf_lwal.cli", "quickstart", "--steps", "0"],
+        [sys.executable, "-m", "hf_lwal", "quickstart", "--steps", "0"],
         capture_output=True,
         text=True,
         check=False,
@@ -158,7 +158,7 @@ def test_help_reads_well_at_80_columns(name, monkeypatch, capsys):
     assert not [line for line in lines if line.lstrip().startswith("--") and "_" in line.split()[0]], "one spelling"
     if name is None:
         shown = [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "]
-        assert shown[1:] == list(cli.COMMANDS), "every command on a line with its summary"
+        assert shown[2:] == list(cli.COMMANDS), "every command on a line with its summary"
 
 
 def help_of(flag, capsys):

@@ -74,7 +74,9 @@ LAYERS = [
         "quickstart",
         "benchmark",
         "commands",
+        "terminal",
         "cli",
+        "__main__",
     ),
 ]
 """Lowest first. A new module gets its place here; it may import only what stands before it."""

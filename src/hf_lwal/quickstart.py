@@ -8,6 +8,7 @@ this library's default preset).
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -58,8 +59,10 @@ class QuickstartOptions:
     def check(self) -> None:
         """Raise for a number that makes no sense or an output folder that cannot be one."""
         for name in ("steps", "batch_size", "eval_samples", "max_length", "learning_rate"):
-            if getattr(self, name) <= 0:
+            if not 0 < getattr(self, name) < math.inf:
                 raise CommandError(f"--{name.replace('_', '-')} must be above 0, got {getattr(self, name)}.")
+        if not 0 <= self.seed < 2**32:
+            raise CommandError(f"--seed must be a whole number from 0 to {2**32 - 1}, got {self.seed}.")
         if Path(self.output_dir).exists() and not Path(self.output_dir).is_dir():
             raise CommandError(f"--output-dir must be a folder, but {self.output_dir!r} is a file.")
 

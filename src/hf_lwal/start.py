@@ -73,7 +73,7 @@ def collect(
     try:
         model.eval()
         with own_random_state(), _filled(model, values_of, batches, device, as_in_training):
-            for batch in tqdm(batches, desc=description, disable=not progress, leave=False):
+            for batch in tqdm(batches, desc=description, disable=not progress or None, leave=False):
                 inputs = _to_device(batch, device)
                 if "labels" not in inputs:
                     raise ValueError(

@@ -85,7 +85,7 @@ class LwALTrainingArguments(TrainingArguments):
         default=None,
         metadata={
             "help": "What the outputs are compared with: lwal (default), one_hot, label_smoothing, max_entropy, "
-            "teacher_free, lwr, label_embed or static_label."
+            "teacher_free, lwr, label_embed, static_label, or a class of your own as module:Class."
         },
     )
     label_weight: float | None = field(

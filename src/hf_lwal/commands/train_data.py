@@ -48,6 +48,7 @@ def load_rows(
     pair_column: str | None = None,
     label_column: str | None = None,
     validation_share: float = 0.1,
+    test_share: float = 0.0,
     seed: int = 0,
 ) -> Rows:
     """Load a data set and decide which rows train, which choose the checkpoint and which measure.
@@ -60,6 +61,7 @@ def load_rows(
         pair_column: column with the second text of a pair, or None to find it.
         label_column: column with the label, or None to find it.
         validation_share: part of the training rows that choose the checkpoint where there is no validation split.
+        test_share: part of the training rows that measure where there is no test split; 0 for none.
         seed: chooses those rows.
     """
     notes: list[str] = []
@@ -74,6 +76,8 @@ def load_rows(
     names = splits["train"].features["label"].names
     if len(names) < 2:
         raise CommandError(f"Column {columns.label!r} has only one label, {names[0]!r}: nothing to tell apart.")
+    if test_share > 0.0 and "test" not in splits:
+        splits["train"], splits["test"] = _set_apart(splits["train"], "test", test_share, seed, notes)
     train, validation = _with_validation(splits, validation_share, seed, notes)
     return Rows(train, validation, splits.get("test"), names, columns, second, tuple(notes))
 
@@ -123,18 +127,23 @@ def _with_validation(splits: DatasetDict, share: float, seed: int, notes: list[s
     for name in VALIDATION_SPLITS:
         if name in splits:
             return train, splits[name]
+    return _set_apart(train, "validation", share, seed, notes)
+
+
+def _set_apart(train: Dataset, name: str, share: float, seed: int, notes: list[str]) -> tuple[Dataset, Dataset]:
+    """The training rows without a share of every class, and that share as a split of its own."""
     chosen = validation_indices(train["label"][:], share, seed)
     if not chosen:
         raise CommandError(
-            f"There is no validation split, and none can be made: every label has a single row ({len(train)} rows). "
-            "Give one with --validation-data."
+            f"There is no {name} split, and none can be made: every label has a single row ({len(train)} rows). "
+            f"Give one with --{name}-data."
         )
     rest = np.setdiff1d(np.arange(len(train)), chosen)
     notes.append(
-        f"no validation split: {len(chosen):,} of {len(train):,} training rows are set apart as one, "
+        f"no {name} split: {len(chosen):,} of {len(train):,} training rows are set apart as one, "
         f"{100 * share:g} % of every label"
     )
-    return train.select(rest), _called(train.select(chosen), "validation")
+    return train.select(rest), _called(train.select(chosen), name)
 
 
 def _called(rows: Dataset, split: str) -> Dataset:
