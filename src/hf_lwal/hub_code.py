@@ -13,7 +13,7 @@ from typing import Any
 from huggingface_hub import ModelCard
 from transformers.dynamic_module_utils import get_relative_import_files
 
-from .label_table_file import write_text_atomically
+from .files import write_text_atomically
 
 AUTO_CLASSES = {
     "text": "AutoModelForSequenceClassification",

@@ -6,9 +6,10 @@ import json
 import logging
 import math
 import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from .files import write_text_atomically
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,19 +69,6 @@ def write_label_table_file(
     """Write ``label_table.json`` into ``directory``, whole or not at all; arguments as in `label_table_facts`."""
     facts = label_table_facts(label_vectors.float().cpu(), counts.cpu(), names, None if radii is None else radii.cpu())
     write_text_atomically(Path(directory) / FILE_NAME, json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
-
-
-def write_text_atomically(path: Path, text: str) -> None:
-    """Write to a temporary name in the same folder, then rename: a reader never sees half a file."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def check_label_table_file(directory: str | os.PathLike[str], counts: Tensor, names: dict[int, str]) -> None:

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import CommandError
+from ..files import staged, write_text_atomically
 from ..flags import argument, option
-from ..label_table_file import write_text_atomically
+from .writing import check_output_folder, writing
 
 if TYPE_CHECKING:
     from .hierarchy_inputs import Labels
@@ -59,8 +60,7 @@ class HierarchyOptions:
             raise CommandError("--wordnet and --senses belong to a comparison: add --reference wordnet.")
         if self.group_column and not self.dataset:
             raise CommandError("--group-column is a column of a data set: name it with --dataset.")
-        if Path(self.output).exists() and not Path(self.output).is_dir():
-            raise CommandError(f"--output must be a folder, but {self.output!r} is a file.")
+        check_output_folder(self.output)
 
 
 @dataclass(frozen=True)
@@ -93,12 +93,11 @@ def run(options: HierarchyOptions) -> int:
         distances = label_distances(labels.vectors, options.metric)
         nearest = nearest_labels(distances, labels.names, options.top_k)
         measures = measure(distances, reference)
-        pictures = draw(options, labels, labels.groups if reference is None else reference.groups)
+        with writing(options.output), staged(Path(options.output).expanduser()) as folder:
+            pictures = draw(options, folder, labels, labels.groups if reference is None else reference.groups)
+            _write_tables(folder, options, labels, nearest, {**measures, **(reference.facts if reference else {})})
     except (ImportError, ValueError, WordNetMissingError) as error:
         raise CommandError(str(error)) from error
-    _write_tables(
-        Path(options.output), options, labels, nearest, {**measures, **(reference.facts if reference else {})}
-    )
     for line in summary(labels, nearest, measures, reference):
         print(line)
     print(f"Written to {options.output}: {', '.join([*pictures, 'nearest_labels.csv', 'hierarchy.json'])}")
@@ -144,12 +143,11 @@ def measure(distances: NDArray[np.float64], reference: Reference | None) -> dict
     return measures
 
 
-def draw(options: HierarchyOptions, labels: Labels, groups: list[str | None] | None) -> list[str]:
+def draw(options: HierarchyOptions, folder: Path, labels: Labels, groups: list[str | None] | None) -> list[str]:
     """Write the three pictures; returns their file names."""
     from ..plots import plot_dendrogram, plot_label_distances, plot_label_map
 
-    folder, kind = Path(options.output), options.format
-    files = [f"{name}.{kind}" for name in ("dendrogram", "distances", "map")]
+    files = [f"{name}.{options.format}" for name in ("dendrogram", "distances", "map")]
     plot_dendrogram(labels.vectors, labels.names, folder / files[0], groups, options.metric)
     plot_label_distances(labels.vectors, labels.names, folder / files[1], options.metric)
     plot_label_map(labels.vectors, labels.names, folder / files[2], groups, options.metric)

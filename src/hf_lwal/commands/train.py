@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CommandError
+from ..files import write_text_atomically
 from ..flags import argument, option
-from ..label_table_file import write_text_atomically
 from .train_data import Rows, load_rows, ready
 from .train_flags import build_arguments, training_values
 from .train_model import Start, build_model, choose_start

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..label_table_file import write_text_atomically
+from ..files import write_text_atomically
 from .facts import FACTS_FILE, CardFacts, Sample
 from .rendering import changed_by_hand, render
 from .samples import FILE_NAME

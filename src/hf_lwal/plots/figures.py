@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from ..files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,14 +55,8 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
     if kind not in FORMATS:
         raise ValueError(f"A picture's name must end in one of .{', .'.join(FORMATS)}, got {path.name!r}.")
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
-    os.close(descriptor)
-    try:
+    with replacing(path) as temporary:
         figure.savefig(temporary, format=kind, dpi=150)
-        os.chmod(temporary, 0o644)  # mkstemp makes files that only their owner can read
-        os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
     return path
 
 
