@@ -487,8 +487,8 @@ class TestTrainer:
         on_the_hub.write_text(text.replace(slot("notes"), slot("notes", "Written on the web.")), encoding="utf-8")
         asked = []
 
-        def download(repository, file, **_):
-            asked.append((repository, file))
+        def download(repository, file, **place):
+            asked.append((repository, file, place["revision"], place["token"]))
             return str(on_the_hub)
 
         monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
@@ -497,7 +497,7 @@ class TestTrainer:
         for _ in range(2):
             trainer.create_model_card()
             assert slot("notes", "Written on the web.") in (tmp_path / "new" / "README.md").read_text(encoding="utf-8")
-        assert asked == [("me/tiny", "README.md")], "later the card in the folder is the newest"
+        assert asked == 2 * [("me/tiny", name, None, None) for name in ("README.md", "card_facts.json")]
 
     def test_paths_of_the_machine_stay_on_it(self, trained):
         _, output = trained
@@ -622,10 +622,15 @@ def test_an_adapter_has_a_card_that_its_library_leaves_alone(tiny_config, tmp_pa
         processing_class=word_tokenizer(),
     )
     trainer.train()
+    card = output / "README.md"
     for _ in range(2):
         trainer.save_model()
         trainer.create_model_card(finetuned_from="me/base")
-    text = (output / "README.md").read_text(encoding="utf-8")
+        card.write_text(card.read_text(encoding="utf-8").replace("tags:\n", "tags:\n- banking\n"), encoding="utf-8")
+    trainer.save_model()
+    trainer.create_model_card()
+    text = card.read_text(encoding="utf-8")
+    assert metadata(text)["tags"].count("banking") == 1
     assert (metadata(text)["library_name"], metadata(text)["base_model"]) == ("peft", "me/base")
     assert {"lora", "lwal"} <= set(metadata(text)["tags"])
     assert "PeftModel.from_pretrained(base, " in text

@@ -64,7 +64,7 @@ def commands(saved, output):
     }
 
 
-@pytest.mark.parametrize("room", [0, 2_000, 20_000])
+@pytest.mark.parametrize("room", [0, 2_000, 8_000])
 @pytest.mark.parametrize("command", ["fold", "hierarchy", "report"])
 def test_a_full_disk_is_a_sentence_and_leaves_nothing(command, room, saved, tmp_path, capsys):
     """A temporary folder stayed beside every fold that failed, and a traceback named safetensors or Pillow."""
@@ -99,7 +99,7 @@ def test_a_card_on_a_full_disk_leaves_the_old_one(saved, tmp_path, capsys):
         (folder / path.name).write_bytes(path.read_bytes())
     assert cli.main(["card", str(folder), "--name", "first"]) == 0
     before = content(folder)
-    for room in (0, 3_000, 30_000):
+    for room in (0, 3_000, 6_000):
         with full_disk(room):
             assert cli.main(["card", str(folder), "--name", "second", "--license", "mit"]) == 2
         assert "could not be written" in capsys.readouterr().err
@@ -154,9 +154,14 @@ def test_a_place_that_is_read_only(monkeypatch, saved, tmp_path, capsys):
 def test_replacing_keeps_the_old_file_after_any_error(tmp_path):
     path = tmp_path / "file"
     write_text_atomically(path, "old")
-    with pytest.raises(KeyboardInterrupt), replacing(path) as new:
-        new.write_text("half")
-        raise KeyboardInterrupt
+
+    def interrupted():
+        with replacing(path) as new:
+            new.write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert content(tmp_path) == {"file": b"old"}
     write_text_atomically(path, "new é")
     assert path.read_bytes() == "new é".encode()
@@ -165,9 +170,14 @@ def test_replacing_keeps_the_old_file_after_any_error(tmp_path):
 
 def test_staged_files_come_together_or_not_at_all(tmp_path):
     folder = tmp_path / "a" / "b"
-    with pytest.raises(CommandError), staged(folder) as new:
-        (new / "one").write_text("1")
-        raise CommandError("no")
+
+    def failing():
+        with staged(folder) as new:
+            (new / "one").write_text("1")
+            raise CommandError("no")
+
+    with pytest.raises(CommandError):
+        failing()
     assert not list(tmp_path.iterdir())
     for text in ("1", "2"):
         with staged(folder) as new:

@@ -210,9 +210,13 @@ class CardFacts:
         gone = before - {sample.input for sample in facts.samples}
         return replace(facts, examples=[example for example in facts.examples if example[0] not in gone])
 
-    def to_json(self) -> str:
-        """The facts as JSON."""
-        return json.dumps(asdict(self), indent=2) + "\n"
+    def to_json(self, **more: Any) -> str:
+        """The facts as JSON.
+
+        Args:
+            **more: further keys, which `from_json` leaves out.
+        """
+        return json.dumps({**asdict(self), **more}, indent=2) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> CardFacts:
