@@ -81,7 +81,7 @@ class Reference:
 def run(options: HierarchyOptions) -> int:
     """Read, compare, draw and write; returns the exit code."""
     options.check()
-    from ..hierarchy import label_distances, nearest_labels
+    from ..hierarchy import label_distances, neighbourhood
     from ..plots import require_matplotlib
     from ..wordnet import WordNetMissingError
     from .hierarchy_inputs import read_labels
@@ -90,9 +90,8 @@ def run(options: HierarchyOptions) -> int:
         require_matplotlib()
         labels = read_labels(options)
         reference = find_reference(options, labels)
-        distances = label_distances(labels.vectors, options.metric)
-        nearest = nearest_labels(distances, labels.names, options.top_k)
-        measures = measure(distances, reference)
+        nearest = neighbourhood(labels.vectors, options.top_k, options.metric).of(labels.names)
+        measures = {} if reference is None else measure(label_distances(labels.vectors, options.metric), reference)
         with writing(options.output), staged(Path(options.output).expanduser()) as folder:
             pictures = draw(options, folder, labels, labels.groups if reference is None else reference.groups)
             _write_tables(folder, options, labels, nearest, {**measures, **(reference.facts if reference else {})})
@@ -128,12 +127,10 @@ def find_reference(options: HierarchyOptions, labels: Labels) -> Reference | Non
     return Reference(distances, cluster_names(reference_clusters(distances), labels.names), facts)
 
 
-def measure(distances: NDArray[np.float64], reference: Reference | None) -> dict[str, float]:
+def measure(distances: NDArray[np.float64], reference: Reference) -> dict[str, float]:
     """Structure correlation and, for a reference with more than two levels, disparity of the maps."""
     from ..metrics import largest_correlation, mds_disparity, structure_correlation
 
-    if reference is None:
-        return {}
     measures = {
         "structure_correlation": structure_correlation(distances, reference.distances),
         "largest_correlation": largest_correlation(reference.distances),

@@ -141,7 +141,7 @@ def plot_label_drift(
         for label in np.argsort(-values.sum(axis=0), kind="stable")[: 3 if len(top) else 0]:
             axes.plot(steps, 100.0 * values[:, label], "--", linewidth=1.0, label=top[label])
         axes.legend(fontsize=8)
-    axes.set(xlabel="optimizer steps", ylabel="moved (% of the mean distance\nbetween labels)", title=title)
+    axes.set(xlabel="optimizer steps", ylabel="moved (% of the distance\nbetween two labels)", title=title)
     axes.set_ylim(bottom=0.0)
     axes.grid(alpha=0.3)
     return save_figure(figure, path)
