@@ -55,10 +55,8 @@ def _euclidean(rows: Matrix, matrix: Matrix) -> Matrix:
 
 def _cosine(rows: Matrix, matrix: Matrix) -> Matrix:
     """(R, D) and (C, D) to (R, C): one minus the cosine of the angle; zeros are at distance 1 from every other."""
-    directions, others = (
-        part / np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-12) for part in (rows, matrix)
-    )
-    distances: Matrix = np.maximum(1.0 - directions @ others.T, 0.0)
+    lengths = [np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-12) for part in (rows, matrix)]
+    distances: Matrix = np.maximum(1.0 - (rows / lengths[0]) @ (matrix / lengths[1]).T, 0.0)
     return distances
 
 
@@ -119,14 +117,16 @@ class Neighbourhood(NamedTuple):
         ]
 
     def closest(self, amount: int) -> list[tuple[int, int, float]]:
-        """The pairs of labels that lie closest together, with their distance; as many as k at most."""
+        """The pairs of labels that lie closest together, with their distance; k of them where not all are known."""
         pairs = {
             (min(label, other), max(label, other)): far
             for label, row in enumerate(zip(self.nearest.tolist(), self.distances.tolist(), strict=True))
             for other, far in zip(*row, strict=True)
         }
         ordered = sorted(pairs.items(), key=lambda pair: (pair[1], pair[0]))
-        return [(*pair, far) for pair, far in ordered[: min(amount, self.nearest.shape[1])]]
+        count, kept = self.nearest.shape
+        known = amount if kept == count - 1 else min(amount, kept)
+        return [(*pair, far) for pair, far in ordered[:known]]
 
 
 def neighbourhood(label_vectors: MatrixLike, top_k: int = 3, metric: str = "euclidean") -> Neighbourhood:
