@@ -68,8 +68,8 @@ def card_metadata(facts: CardFacts, old: Mapping[str, Any], before: Mapping[str,
     results = _results(facts)
     datasets = [facts.dataset_id] if hub_id(facts.dataset_id) else _as_list(old.get("datasets"))
     values: dict[str, Any] = {
-        "language": facts.language or old.get("language"),
-        "license": facts.license or old.get("license"),
+        "language": [visible(code) for code in facts.language] or old.get("language"),
+        "license": visible(facts.license) if facts.license else old.get("license"),
         "library_name": "peft" if facts.adapter else "transformers",
         "pipeline_tag": PIPELINES[facts.task],
         "tags": list(dict.fromkeys([*_tags(facts), *_as_list(old.get("tags"))])),
@@ -77,7 +77,7 @@ def card_metadata(facts: CardFacts, old: Mapping[str, Any], before: Mapping[str,
         "datasets": [name for name in datasets if hub_id(name)] or None,
         "metrics": list(dict.fromkeys(result.metric_type for result in results)) or old.get("metrics"),
         "widget": _widget(facts) or _without_samples(old.get("widget")) or None,
-        "co2_eq_emissions": facts.emissions or old.get("co2_eq_emissions"),
+        "co2_eq_emissions": _emissions(facts) or old.get("co2_eq_emissions"),
     }
     if before is not None:
         values |= _changed_by_people({**values, "tags": _tags(facts)}, old, before)
@@ -146,6 +146,12 @@ def _without_samples(widget: Any) -> list[Any]:
         or not str(entry.get("example_title", "")).startswith(f"{SAMPLE} ")
         or not ("text" in entry or FILE_NAME.search(str(entry.get("src", ""))))
     ]
+
+
+def _emissions(facts: CardFacts) -> dict[str, Any]:
+    return {
+        name: visible(value) if isinstance(value, str) else value for name, value in (facts.emissions or {}).items()
+    }
 
 
 def _tags(facts: CardFacts) -> list[str]:

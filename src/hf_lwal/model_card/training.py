@@ -133,7 +133,7 @@ def settings_of(args: Any) -> tuple[dict[str, Any], list[str]]:
 
 
 def _is_path(value: Any) -> bool:
-    return isinstance(value, str) and os.path.exists(value)
+    return isinstance(value, str) and (os.path.exists(value) or os.path.isabs(value) or value.startswith("~"))
 
 
 def _follows(name: str, args: Any) -> bool:
