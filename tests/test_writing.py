@@ -168,6 +168,22 @@ def test_replacing_keeps_the_old_file_after_any_error(tmp_path):
     assert path.stat().st_mode & 0o777 == 0o644
 
 
+def test_a_folder_that_exists_stays_the_same_one(saved, tmp_path):
+    """A link, or a disk mounted in a container, cannot be replaced by another folder, only filled."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk", target_is_directory=True)
+    before = (tmp_path / "disk").stat().st_ino
+    for words in commands(saved, tmp_path / "link").values():
+        assert cli.main(words) == 0
+        assert (tmp_path / "disk").stat().st_ino == before
+        assert (tmp_path / "link").is_symlink()
+        names = [path.name for path in (tmp_path / "disk").iterdir()]
+        assert names
+        assert not any(name.startswith(".") for name in names)
+        for path in (tmp_path / "disk").iterdir():
+            path.unlink()
+
+
 def test_staged_files_come_together_or_not_at_all(tmp_path):
     folder = tmp_path / "a" / "b"
 

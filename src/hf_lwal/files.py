@@ -36,13 +36,13 @@ def staged(folder: Path) -> Iterator[Path]:
     """A folder for files that go into ``folder`` together: all of them at the end, none after an error.
 
     Args:
-        folder: made, with its parents, where it does not exist; what else is in it stays.
+        folder: made, with its parents, where it does not exist; one that exists stays the same one, which may be a
+            link or a mounted disk, with all else that is in it.
     """
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
-    (folder if folder.exists() else folder.parent).mkdir(parents=True, exist_ok=True)
-    temporary = None
+    fresh, temporary = folder in missing, None
+    (folder.parent if fresh else folder).mkdir(parents=True, exist_ok=True)
     try:
-        fresh = not folder.exists() or not any(folder.iterdir())
         temporary = Path(tempfile.mkdtemp(dir=folder.parent if fresh else folder, prefix=f".{folder.name}."))
         yield temporary
         if fresh:

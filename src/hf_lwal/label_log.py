@@ -77,7 +77,7 @@ class LabelLog:
         """
         vectors = model.current_label_vectors()
         before, self._vectors = self._vectors, vectors.clone()
-        if before is None or before.shape != vectors.shape:
+        if before is None or before.shape != vectors.shape or len(vectors) < 2:
             return 0.0
         between = (2.0 * vectors.var(dim=0).sum()).sqrt()
         return ((vectors - before).norm(dim=1).mean() / between).item()
