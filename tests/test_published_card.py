@@ -216,6 +216,13 @@ class TestEditedInBothPlaces:
         assert "other user text, which counts: the old one is kept as README.old-1.md" in caplog.text
         assert slot("notes", "Folder.") in (hub.remote / "README.old-1.md").read_text(encoding="utf-8")
 
+    def test_a_text_that_was_only_added_to_is_no_conflict(self, hub):
+        hub.push()
+        hub.edit(in_notes("Common.\n\nAdded on the web."))
+        hub.edit(in_notes("Common."), hub.local)
+        assert slot("notes", "Common.\n\nAdded on the web.") in hub.push()
+        assert not hub.kept_aside
+
     def test_a_card_written_before_the_push_loses_nothing(self, hub):
         """`hf-lwal card`, then a push: the local card is newer, and knows nothing of the Hub."""
         hub.push()

@@ -100,9 +100,9 @@ def merged(facts: CardFacts, first: str, second: str, generated: Mapping[str, An
 
 
 def differing_slots(facts: CardFacts, first: str, second: str) -> bool:
-    """Whether people wrote different texts into one slot of two cards."""
+    """Whether a slot of the second card holds words that the text in the first card's would replace."""
     one, other = people_text(facts, first), people_text(facts, second)
-    return any(text and one.get(name) and one[name] != text for name, text in other.items())
+    return any(one.get(name) and text not in one[name] for name, text in other.items())
 
 
 def split_card(text: str) -> tuple[dict[str, Any] | None, str]:
