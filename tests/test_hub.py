@@ -307,6 +307,18 @@ def test_a_checkpoint_is_not_deleted_while_it_is_uploaded(seen, repo):
     assert repo("slow")["titles"].count("Training in progress, step 1, checkpoint") == 1
 
 
+def test_a_card_edited_on_the_hub_keeps_its_edits(seen):
+    """Every push from the folder that pushed first took the card there for the newest: people's words were gone."""
+    found = seen("training", "edited_card")
+    assert "Edited while it trains." in found["main"]
+    assert "Edited after training." in found["main"]
+    assert "Edited on a branch." in found["other"]
+    assert "Edited on a branch." not in found["main"]
+    assert "license: mit" in found["main"]
+    assert "Outside the lines." not in found["main"]
+    assert {"README.old-1.md", "README.old-2.md"} <= set(found["files"])
+
+
 def test_old_checkpoints_are_gone_before_a_push_lists_the_folder(seen):
     """Listing fails where a folder is deleted at that moment, and the push with it."""
     found = seen("training", "rotated")

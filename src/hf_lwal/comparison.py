@@ -17,6 +17,7 @@ from .data.sources import encode_labels, evaluation_split, find_columns, label_g
 from .data.usable import usable
 from .errors import CommandError
 from .pictures import rgb
+from .running_time import running_times
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -251,19 +252,17 @@ def build_trainer(
 
 def train(trainer: Trainer) -> Result:
     """Train, measure after the last step too, and read the result from the trainer's log."""
-    summary = trainer.train().metrics
-    during = sum(entry.get("eval_runtime", 0.0) for entry in trainer.state.log_history)
+    trainer.train()
     if not any(entry["step"] == trainer.state.global_step for entry in _evaluations(trainer)):
         trainer.evaluate()
     evaluations = _evaluations(trainer)
-    start: dict[str, Any] = next((entry for entry in trainer.state.log_history if "start_seconds" in entry), {})
-    seconds = start.get("start_seconds", 0.0)
+    times = running_times(trainer.state.log_history)
     return Result(
         curve=[(entry["step"], 100.0 * entry["eval_accuracy"]) for entry in evaluations],
         f1_macro=100.0 * evaluations[-1]["eval_f1_macro"],
-        train_seconds=summary["train_runtime"] - during - seconds,
-        start_seconds=seconds,
-        start_samples=int(start.get("start_samples", 0)),
+        train_seconds=times.training or 0.0,
+        start_seconds=times.start or 0.0,
+        start_samples=times.start_samples or 0,
     )
 
 

@@ -17,7 +17,7 @@ from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.errors import HfHubHTTPError
 from transformers.dynamic_module_utils import get_relative_import_files
 
-from .label_table_file import write_text_atomically
+from .files import write_text_atomically
 
 AUTO_CLASSES = {
     "text": "AutoModelForSequenceClassification",

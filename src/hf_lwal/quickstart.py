@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from .comparison import METHODS, Result, Task, build_trainer, load_task, quiet, render_table, train
 from .errors import CommandError
+from .files import write_text_atomically
 from .flags import option
 
 if TYPE_CHECKING:
@@ -166,9 +166,7 @@ def _write_card(trainer: LwALTrainer, results: Mapping[str, Result], options: Qu
 
 def _write_json(path: Path, record: Mapping[str, Any]) -> None:
     """Write a JSON file in one piece."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    write_text_atomically(path, json.dumps(record, indent=2) + "\n")
 
 
 def _answer(task: Task, folder: Path, questions: Sequence[Any]) -> None:

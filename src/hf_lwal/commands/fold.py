@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CommandError
+from ..files import staged
 from ..flags import argument, option
+from .writing import check_output_folder, writing
 
 if TYPE_CHECKING:
     from ..modeling_lwal import LwALPreTrainedModel
@@ -40,7 +38,7 @@ class FoldOptions:
 
     def check(self) -> None:
         """Raise for paths that cannot be used and extras that are missing, before the long work."""
-        output = Path(self.output)
+        output = check_output_folder(self.output)
         if output.exists() and not (output.is_dir() and not any(output.iterdir())):
             raise CommandError(f"--output: {self.output!r} exists already; name a new folder.")
         if self.inputs is not None and not Path(self.inputs).exists():
@@ -86,7 +84,7 @@ def _write(
 
     stock, report = fold_with_report(model, batches, add_bias=options.onnx)
     largest = None
-    with quiet(), _new_folder(Path(options.output)) as folder:
+    with writing(options.output), quiet(), staged(Path(options.output).expanduser()) as folder:
         if model.head_module.bias is not None:
             stock.save_pretrained(folder)
         if processor is not None:
@@ -95,20 +93,6 @@ def _write(
             example = (batches or random_batches(model, BATCH_SIZE))[0]
             largest = export_onnx(stock, folder / ONNX_FOLDER, on_device(example, model))
     return str(report), largest
-
-
-@contextmanager
-def _new_folder(output: Path) -> Iterator[Path]:
-    """A folder under a temporary name, renamed to ``output`` at the end and removed after an error."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=output.parent, prefix=f".{output.name}."))
-    try:
-        yield temporary
-        temporary.chmod(0o755)
-        os.replace(temporary, output)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
 
 
 def _load(name: str) -> LwALPreTrainedModel:

@@ -12,8 +12,8 @@ from typing import Any
 
 from ..comparison import load_part, quiet
 from ..errors import CommandError
+from ..files import write_text_atomically
 from ..flags import argument, option
-from ..label_table_file import write_text_atomically
 from .predict_inputs import STANDARD_INPUT, Input, Wanted, loader, read_inputs, say
 
 OUTPUTS = (".csv", ".tsv", ".json", ".jsonl")

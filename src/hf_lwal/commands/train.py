@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CommandError
+from ..files import write_text_atomically
 from ..flags import argument, option
-from ..label_table_file import write_text_atomically
 from .train_checks import check_given, rehearse
 from .train_data import Rows, fit_tokenizer, load_rows, ready
 from .train_flags import DEFAULTS, build_arguments, training_values
