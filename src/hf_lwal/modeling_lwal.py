@@ -336,7 +336,8 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
         """Embeddings of raw inputs.
 
         Args:
-            inputs: list of texts, images or sounds.
+            inputs: texts, images or sounds: a list, an array, a pandas Series or a data set's column. Images may be
+                paths, and sounds a data set's dicts, which are brought to the extractor's sampling rate.
             processing_class: tokenizer, image processor or feature extractor.
             batch_size: inputs per forward pass.
 
@@ -351,7 +352,8 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
         """Names and probabilities of the likeliest labels of raw inputs.
 
         Args:
-            inputs: list of texts, images or sounds.
+            inputs: texts, images or sounds: a list, an array, a pandas Series or a data set's column. Images may be
+                paths, and sounds a data set's dicts, which are brought to the extractor's sampling rate.
             processing_class: tokenizer, image processor or feature extractor.
             top_k: labels per input.
             batch_size: inputs per forward pass.
