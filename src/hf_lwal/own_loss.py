@@ -13,9 +13,8 @@ from torch import nn
 
 
 def replaces_loss(trainer: object, ours: Callable[..., Any]) -> bool:
-    """Whether the trainer's ``compute_loss`` is an override that never calls on to ``ours``."""
-    overrides = [vars(trainer), *map(vars, type(trainer).__mro__)]
-    for override in (names["compute_loss"] for names in overrides if "compute_loss" in names):
+    """Whether the ``compute_loss`` of the trainer's class is an override that never calls on to ``ours``."""
+    for override in (vars(kind)["compute_loss"] for kind in type(trainer).__mro__ if "compute_loss" in vars(kind)):
         if override is ours:
             return False
         function = inspect.unwrap(getattr(override, "__func__", override))
