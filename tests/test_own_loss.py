@@ -9,6 +9,7 @@ from toy import separable_text
 from transformers import AutoModelForSequenceClassification, set_seed
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
+from hf_lwal.own_loss import ignores_items
 
 LABELS = 4
 TRAIN = separable_text(LABELS, 64, 0)
@@ -201,3 +202,29 @@ def test_the_loss_of_a_step_is_computed_once(tiny_config, tmp_path, monkeypatch)
     run(LwALTrainer, model, tmp_path, lwal_repel_weight=1.0)
     assert len(calls) == 4
     assert model.train()(input_ids=torch.tensor([[2, 5, 3]]), labels=torch.tensor([1])).loss is not None
+
+
+@pytest.mark.parametrize(
+    ("function", "ignores"),
+    [
+        (lambda outputs, labels, num_items_in_batch=None: F.cross_entropy(outputs.logits, labels), True),
+        (lambda outputs, labels, num_items_in_batch: outputs.logits.sum() / num_items_in_batch, False),
+        (lambda outputs, labels, num_items_in_batch: next(outputs / num_items_in_batch for _ in labels), False),
+        (lambda outputs, labels, **kwargs: F.cross_entropy(outputs.logits, labels), False),
+        (torch.nn.CrossEntropyLoss(), False),
+        (None, False),
+    ],
+)
+def test_a_mean_that_accumulation_multiplies_is_known(function, ignores):
+    """transformers takes such a function for one that divides by the rows of the step, without looking."""
+    assert ignores_items(function) is ignores
+
+
+def test_a_mean_that_accumulation_multiplies_is_said(tiny_config, tmp_path, caplog):
+    def start(model, args, **kwargs):
+        return LwALTrainer(
+            model, args, compute_loss_func=lambda o, y, num_items_in_batch=None: o.logits.sum(), **kwargs
+        )
+
+    run(start, lwal(tiny_config), tmp_path, size=8, steps=2, max_steps=1)
+    assert caplog.text.count("does not use num_items_in_batch") == 1

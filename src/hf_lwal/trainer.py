@@ -37,7 +37,7 @@ from .labels import (
 from .metrics import AccuracyAndF1
 from .modeling_lwal import LwALClassifierOutput, LwALPreTrainedModel
 from .objectives import LossContext, Objective, average_gradients, build_objective
-from .own_loss import replaces_loss, seen_outputs
+from .own_loss import ignores_items, replaces_loss, seen_outputs
 from .own_optimizer import Names, carry_over, parameter_names
 from .peft_support import check_adapter, check_trainable, core_model
 from .sample_ids import SAMPLE_ID, NumberedCollator, NumberedRows
@@ -200,6 +200,12 @@ class LwALTrainer(BestModelTrainer):
     def _refuse_and_warn(self) -> None:
         if self.label_objective.accumulation_caveat is not None and self.args.gradient_accumulation_steps > 1:
             logger.warning(self.label_objective.accumulation_caveat)
+        if self.args.gradient_accumulation_steps > 1 and ignores_items(self.compute_loss_func):
+            logger.warning(
+                "compute_loss_func does not use num_items_in_batch, so its gradient is multiplied by the %d "
+                "micro-batches of a step: divide the sum over rows by num_items_in_batch.",
+                self.args.gradient_accumulation_steps,
+            )
         model = self._lwal_model
         if model is None:
             return

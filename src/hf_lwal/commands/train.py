@@ -261,7 +261,7 @@ def build_trainer(job: Job, values: Mapping[str, Any]) -> LwALTrainer:
 def control_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """The training arguments of the control: the same budget and schedule, other labels, never pushed."""
     own = {name for name in values if name.startswith("lwal_") and name != "lwal_class_weights"}
-    own |= {"label_weight", "label_temperature", "resume_from_checkpoint"}
+    own |= {"label_weight", "label_temperature", "label_lwr_every", "label_static_model", "resume_from_checkpoint"}
     same = {name: value for name, value in values.items() if name not in own}
     return {
         **same,
