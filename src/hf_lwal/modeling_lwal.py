@@ -22,7 +22,7 @@ from transformers.utils import ModelOutput
 from .configuration_lwal import HUB_KEYWORDS, LwALConfig
 from .distributed import all_reduce_sum
 from .functional import IGNORE_INDEX, cross_entropy, direction_sums, repel_from_sums
-from .head_start import can_start, class_mean_projection, held_out_distances, suited_size, write_linear
+from .head_start import can_start, class_mean_projection, held_out_distances, suited_size, visible_size, write_linear
 from .heads import (
     Head,
     active_copy,
@@ -42,7 +42,7 @@ from .label_table_file import check_label_table_file, write_label_table_file
 from .label_tracking import LabelTracker
 from .open_set import OpenSet
 from .quantisation import sparing
-from .start import StartSamples, collect, warn_of_missing_classes
+from .start import StartSamples, collect, finite_rows, warn_of_missing_classes
 
 logger = logging.getLogger(__name__)
 
@@ -254,7 +254,7 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
         Returns:
             The calibrated scale.
         """
-        table, (values, labels) = self.label_table, samples[:2]
+        table, (values, labels) = self.label_table, finite_rows(samples)[:2]
         wrong = labels[(labels != IGNORE_INDEX) & ((labels < 0) | (labels >= table.num_labels))]
         if len(wrong):
             raise ValueError(
@@ -281,9 +281,10 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
             return None
         sizes, whiten = (self.label_table.num_labels, self.label_table.embedding_dim), kind == "whitened"
         weight, bias = class_mean_projection(values, labels, *sizes, whiten=whiten)
-        size = suited_size(weight, learning_rate)
+        held_out = held_out_distances(values, labels, *sizes, whiten=whiten)
+        size = visible_size(suited_size(weight, learning_rate), held_out)
         write_linear(layer, size * weight, size * bias)
-        return size * held_out_distances(values, labels, *sizes, whiten=whiten)
+        return held_out.mul_(size)
 
     def start_values(self, inputs: dict[str, Any]) -> Tensor:
         """What class means are taken of, for a batch without labels: (B, H) or (B, D)."""
