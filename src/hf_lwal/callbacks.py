@@ -69,3 +69,4 @@ class CentroidRefreshCallback(TrainerCallback):
         model = self.trainer.core_model
         if isinstance(model, LwALPreTrainedModel):
             model.bring_labels_up_to_date()
+        self.trainer.check_ranks()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,7 +17,14 @@ from .callbacks import CentroidRefreshCallback
 from .checkpoint_trainer import CheckpointTrainer
 from .checkpoints import check_labels_of_checkpoint, checkpoint_to_resume
 from .configuration_lwal import matched_label_names
-from .distributed import all_reduce_sum, broadcast_, world_size
+from .distributed import (
+    all_reduce_sum,
+    broadcast_,
+    broadcast_rows,
+    differs_between_ranks,
+    first_rank_says,
+    world_size,
+)
 from .exact_accumulation import WholeStep
 from .functional import IGNORE_INDEX
 from .label_log import LabelLog
@@ -25,7 +32,6 @@ from .labels import (
     CheckedCollator,
     balanced_weights,
     check_labels,
-    first_rows,
     ids_of,
     label_column,
     rows_per_class,
@@ -38,6 +44,7 @@ from .peft_support import check_adapter, check_trainable, core_model
 from .sample_ids import SAMPLE_ID, NumberedCollator, NumberedRows
 from .settings import apply_settings
 from .start import StartSamples, batch_norms, collect, own_random_state, warn_of_missing_classes
+from .streams import KeptStream
 from .training_args import LwALSettings, LwALTrainingArguments, resolve
 
 logger = logging.getLogger(__name__)
@@ -61,6 +68,7 @@ class LwALTrainer(CheckpointTrainer):
 
     optimizer: Any
     _before_trial: Mapping[str, Any] = {}
+    _stream: KeptStream | None = None
     # The losses are divided by the rows of the whole optimizer step, so micro-batches just add up.
     loss_is_scaled_for_ga = True
 
@@ -276,16 +284,29 @@ class LwALTrainer(CheckpointTrainer):
         if not self.label_objective.wants_start(model):
             return
         batches = self._rows_to_batches(self.lwal_settings.init_samples)
-        if not len(batches):
+        if not first_rank_says(len(batches) > 0, self.args.device):
             logger.warning("No row could be read for the start pass: label vectors start with the first rows seen.")
             return
         if self.is_deepspeed_enabled and isinstance(model, LwALPreTrainedModel):
             model.config.initial_head = "random"  # DeepSpeed has copied the weights: it would put the old head back
         samples = self._collect(batches, "Class means", as_in_training=True)
         numbers = self.label_objective.start(model, samples, self._peak_learning_rate())
+        self.check_ranks()
         warn_of_missing_classes(samples.labels, self._label_names())
         self._warn_of_scale(numbers)
         self.log({"start_samples": len(samples.labels), "start_seconds": round(samples.seconds, 3), **numbers})
+
+    def check_ranks(self) -> None:
+        """Raise RuntimeError, on all ranks, where they hold unlike label tables: each would train towards its own."""
+        model = self._lwal_model
+        if model is None or self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            return
+        table = model.label_table
+        if differs_between_ranks([table.class_features, table.counts, table.offset_bias, table.log_scale_bias]):
+            raise RuntimeError(
+                "The processes of this training hold unlike label tables: give all of them the same seed and the same "
+                "model, and resume all of them from the same checkpoint."
+            )
 
     def _peak_learning_rate(self) -> float | None:
         """Largest learning rate of the optimizer, once warmed up; None where steps follow the gradient's size."""
@@ -336,14 +357,19 @@ class LwALTrainer(CheckpointTrainer):
             return not by_gradient_only and bool(batch_norms(model))
         return wanted == "evaluate" or (wanted == "epoch" and epoch_end)
 
-    def _collect(self, batches: Iterable[Any], description: str, as_in_training: bool = False) -> StartSamples:
+    def _collect(
+        self, batches: list[Any] | DataLoader[Any], description: str, as_in_training: bool = False
+    ) -> StartSamples:
         model = self.core_model
         values_of = self.label_objective.start_values(model)
         show = not self.args.disable_tqdm and self.is_local_process_zero()
-        with self.compute_loss_context_manager():
-            samples = collect(model, values_of, batches, self.args.device, show, description, as_in_training)
-        broadcast_(samples.values)  # ranks on unlike hardware must not start from unlike tables
-        return samples
+        device = self.args.device
+        samples = StartSamples(torch.zeros(0, 0, device=device), torch.zeros(0, dtype=torch.int64, device=device), 0.0)
+        if len(batches):  # a rank whose share of a stream is empty takes the rows of the first rank
+            with self.compute_loss_context_manager():
+                samples = collect(model, values_of, batches, device, show, description, as_in_training)
+        # Ranks on unlike hardware, with unlike seeds or unlike shares of a stream must not start from unlike tables.
+        return StartSamples(broadcast_rows(samples.values), broadcast_rows(samples.labels), samples.seconds)
 
     def _rows_to_batches(self, per_class: int) -> list[Any] | DataLoader[Any]:
         """Collated batches of up to ``per_class`` training rows per class, the same on every rank.
@@ -358,7 +384,7 @@ class LwALTrainer(CheckpointTrainer):
         num_labels = len(self._label_names())
         with own_random_state():
             if isinstance(dataset, torch.utils.data.IterableDataset) or not hasattr(dataset, "__len__"):
-                rows = first_rows(dataset, per_class, num_labels)
+                rows = (KeptStream(dataset) if self._stream is None else self._stream).first(per_class, num_labels)
                 size = self.args.eval_batch_size
                 return [collator(rows[start : start + size]) for start in range(0, len(rows), size)]
             labels = label_column(self.train_dataset)
@@ -370,6 +396,9 @@ class LwALTrainer(CheckpointTrainer):
 
     def _get_dataloader(self, dataset: Any, description: str, *args: Any, **kwargs: Any) -> DataLoader[Any]:
         self.data_collator.names = self._label_names()  # scripts name the labels after building the trainer
+        if kwargs.get("is_training") and isinstance(dataset, torch.utils.data.IterableDataset):
+            self._stream = None if self.label_objective.needs_sample_ids else KeptStream(dataset)
+            dataset = dataset if self._stream is None else self._stream
         if not (kwargs.get("is_training") and self.label_objective.needs_sample_ids):
             return super()._get_dataloader(dataset, description, *args, **kwargs)
         if isinstance(dataset, torch.utils.data.IterableDataset) or not hasattr(dataset, "__len__"):
