@@ -16,7 +16,7 @@ PACKAGE = Path(hf_lwal.__file__).parent
 PROJECT = Path(__file__).parents[1]
 
 LAYERS = [
-    *("errors", "flags", "functional", "distributed", "labels", "sample_ids", "presets", "metrics"),
+    *("errors", "flags", "functional", "distributed", "labels", "streams", "sample_ids", "presets", "metrics"),
     *("label_rows", "label_table", "label_table_file", "hub_code"),
     *(
         "configuration_lwal",

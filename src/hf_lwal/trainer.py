@@ -296,6 +296,23 @@ class LwALTrainer(CheckpointTrainer):
         self._warn_of_scale(numbers)
         self.log({"start_samples": len(samples.labels), "start_seconds": round(samples.seconds, 3), **numbers})
 
+    def check_finite(self) -> None:
+        """Raise FloatingPointError where a weight is NaN or infinite: nothing more can be learned, nor measured."""
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:  # ranks that hold unlike parts could not agree
+            return
+        parts = {**dict(self.model.named_parameters()), **dict(self.label_objective.named_parameters())}
+        trained = {name: part for name, part in parts.items() if part.requires_grad}
+        if not trained:
+            return
+        finite = torch.stack([part.detach().isfinite().all() for part in trained.values()])
+        if not bool(finite.all()):
+            name = list(trained)[int((~finite).nonzero()[0])]
+            raise FloatingPointError(
+                f"After step {self.state.global_step} {int((~finite).sum())} of {len(trained)} weights hold NaN or "
+                f"infinity, {name} first: lower the learning rate, set max_grad_norm, or train in bf16 or float32 "
+                "instead of fp16."
+            )
+
     def check_ranks(self) -> None:
         """Raise RuntimeError, on all ranks, where they hold unlike label tables: each would train towards its own."""
         model = self._lwal_model
