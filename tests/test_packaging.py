@@ -28,6 +28,7 @@ LAYERS = [
         "functional",
         "distributed",
         "labels",
+        "streams",
         "sample_ids",
         "presets",
         "metrics",

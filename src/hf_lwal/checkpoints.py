@@ -53,6 +53,7 @@ def checkpoint_to_resume(wanted: str | os.PathLike[str] | bool | None, output_di
                 f"{chosen} cannot be resumed from, because {fault}: pass resume_from_checkpoint=True for the newest "
                 "complete checkpoint."
             )
+    _say_what_starts_anew(Path(chosen))
     before = _processes(Path(chosen))
     if before not in (None, processes):
         logger.warning(
@@ -63,6 +64,24 @@ def checkpoint_to_resume(wanted: str | os.PathLike[str] | bool | None, output_di
             processes,
         )
     return chosen
+
+
+def _say_what_starts_anew(checkpoint: Path) -> None:
+    """Warn where a checkpoint lacks a state that transformers then quietly starts anew."""
+    names = {path.name for path in checkpoint.glob("*")}
+    states = {
+        "optimizer": any("optimizer" in name or name.startswith("global_step") for name in names),
+        "learning rate schedule": "scheduler.pt" in names or any(name.startswith("global_step") for name in names),
+        "random generators": any(name.startswith("rng_state") for name in names),
+    }
+    missing = [title for title, there in states.items() if not there]
+    if missing:
+        logger.warning(
+            "%s does not hold the state of the %s, which starts anew: the run is not the one that was interrupted. "
+            "Resume from a checkpoint that is whole to continue that one.",
+            checkpoint,
+            " and the ".join(missing),
+        )
 
 
 def labels_of_checkpoint(checkpoint: str | os.PathLike[str]) -> list[str] | None:

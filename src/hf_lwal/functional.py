@@ -18,6 +18,8 @@ from torch import Tensor
 IGNORE_INDEX = -100
 SQUARED_DISTANCE_FLOOR = 1e-12
 """Squared distances are floored here before the square root, whose gradient is infinite at zero."""
+CALIBRATION_BLOCK = 1024
+"""Rows whose distances are looked at together when the scale is calibrated."""
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
@@ -323,17 +325,26 @@ def calibrated_scale(
         held_out: (B, C) distances of the same rows that stand for new ones; default: `leave_one_out`.
 
     Returns:
-        The best of ``2^(k/2) / mean d^power`` for k = -2…19; ``1 / mean d^power`` when every class has one row.
+        The best of ``2^(k/2) / mean d^power`` for k = -2…19; ``1 / mean d^power`` when every class has one row; 1
+        where no row lies apart from any class mean, or no row has a label.
     """
-    labelled = labels != IGNORE_INDEX
-    held_out = None if held_out is None else held_out[labelled].double()
-    distances, labels, counts = distances[labelled].double(), labels[labelled], counts.to(distances.device)
-    mean = float(distances[:, counts > 0].pow(power).mean().clamp(min=SQUARED_DISTANCE_FLOOR))
-    usable = counts[labels] > 1
-    if not bool(usable.any()):
-        return 1.0 / mean
-    new = leave_one_out(distances[usable], labels[usable], counts) if held_out is None else held_out[usable]
-    new = new.pow(power).masked_fill(counts == 0, torch.inf)  # a class without a mean is no candidate
+    counts = counts.to(distances.device)
+    seen, rows = counts > 0, (labels != IGNORE_INDEX).nonzero().squeeze(1)
+    if not len(rows):
+        return 1.0
+    blocks = rows.split(CALIBRATION_BLOCK)  # a float64 copy of all distances can take gigabytes
+    total = sum(float(distances[block][:, seen].double().pow(power).sum()) for block in blocks)
+    mean = total / (len(rows) * int(seen.sum()))
+    if mean <= (2.0 * SQUARED_DISTANCE_FLOOR**0.5) ** power:
+        return 1.0
     grid = [2.0 ** (k / 2) / mean for k in range(-2, 20)]
-    losses = [float(F.cross_entropy(-scale * new, labels[usable])) for scale in grid]
-    return grid[min(range(len(grid)), key=losses.__getitem__)]
+    usable = rows[counts[labels[rows]] > 1]
+    losses = torch.zeros(len(grid), dtype=torch.float64)
+    for block in usable.split(CALIBRATION_BLOCK):
+        own = labels[block]
+        new = leave_one_out(distances[block].double(), own, counts) if held_out is None else held_out[block].double()
+        new = new.pow(power).masked_fill(~seen, torch.inf)  # a class without a mean is no candidate
+        losses += torch.stack([F.cross_entropy(-scale * new, own, reduction="sum").cpu() for scale in grid])
+    if not len(usable) or not bool(losses.isfinite().any()):
+        return 1.0 / mean
+    return grid[int(losses.nan_to_num(nan=torch.inf).argmin())]

@@ -95,7 +95,12 @@ class LabelTracker:
         """End of a step: take its class sums (C, N + 1), equal on all ranks, refresh when due, count the step."""
         config = model.config
         if config.preset != "paper":  # the paper's refresh happened inside the forward
-            model.label_table.pending_sums.add_(torch.where(sums.isfinite().all(), sums, 0.0))
+            sums = torch.where(sums.isfinite().all(), sums, 0.0)
+            if config.refresh_every == 0:  # means stay, but a label without one would never be learned
+                model.label_table.first_sight(sums)
+                model.label_table.pending_sums.zero_()
+            else:
+                model.label_table.pending_sums.add_(sums)
             if self.refresh_due(model):
                 reanchor = config.offset and config.reanchor
                 model.label_table.refresh(model.head, config.memory, reanchor, config.follow_drift)

@@ -22,8 +22,8 @@ from transformers.utils import ModelOutput
 
 from .configuration_lwal import LwALConfig, matched_label_names, refuse_other_problems
 from .distributed import all_reduce_sum
-from .functional import IGNORE_INDEX, class_ids, cross_entropy, direction_sums, finite_rows, repel_from_sums
-from .head_start import can_start, class_mean_projection, held_out_distances, suited_size, write_linear
+from .functional import IGNORE_INDEX, class_ids, cross_entropy, direction_sums, repel_from_sums
+from .head_start import can_start, class_mean_projection, held_out_distances, suited_size, visible_size, write_linear
 from .heads import (
     Head,
     active_copy,
@@ -52,7 +52,7 @@ from .loading import (
 from .open_set import OpenSet
 from .quantisation import sparing
 from .saving import Layout, check_can_be_loaded_again, check_labels_fit
-from .start import StartSamples, collect, warn_of_missing_classes
+from .start import StartSamples, collect, finite_samples, warn_of_missing_classes
 
 logger = logging.getLogger(__name__)
 
@@ -293,7 +293,7 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
         Returns:
             The calibrated scale.
         """
-        table, (values, labels) = self.label_table, samples[:2]
+        table, (values, labels) = self.label_table, finite_samples(samples)[:2]
         labels = class_ids(labels)
         wrong = labels[(labels != IGNORE_INDEX) & ((labels < 0) | (labels >= table.num_labels))]
         if len(wrong):
@@ -301,7 +301,6 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
                 f"Labels must be in 0…{table.num_labels - 1} or {IGNORE_INDEX}, but a start row has label "
                 f"{int(wrong[0])}: build the model with the number of labels of the data."
             )
-        values, labels = finite_rows(values, labels)
         keep = self.config.initial_labels == "one_hot"
         held_out = None if keep else self._start_head(values, labels, learning_rate)
         table.start(values, labels, self.head, keep_vectors=keep)
@@ -322,9 +321,10 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
             return None
         sizes, whiten = (self.label_table.num_labels, self.label_table.embedding_dim), kind == "whitened"
         weight, bias = class_mean_projection(values, labels, *sizes, whiten=whiten)
-        size = suited_size(weight, learning_rate)
+        held_out = held_out_distances(values, labels, *sizes, whiten=whiten)
+        size = visible_size(suited_size(weight, learning_rate), held_out)
         write_linear(layer, size * weight, size * bias)
-        return size * held_out_distances(values, labels, *sizes, whiten=whiten)
+        return held_out.mul_(size)
 
     def start_values(self, inputs: dict[str, Any]) -> Tensor:
         """What class means are taken of, for a batch without labels: (B, H) or (B, D)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -20,7 +20,14 @@ from .best_model import BestModelTrainer
 from .callbacks import CentroidRefreshCallback
 from .checkpoints import check_labels_of_checkpoint, checkpoint_to_resume
 from .configuration_lwal import matched_label_names
-from .distributed import all_reduce_sum, broadcast_, world_size
+from .distributed import (
+    all_reduce_sum,
+    broadcast_,
+    broadcast_rows,
+    differs_between_ranks,
+    first_rank_says,
+    world_size,
+)
 from .exact_accumulation import WholeStep
 from .functional import IGNORE_INDEX
 from .label_log import LabelLog
@@ -28,7 +35,6 @@ from .labels import (
     CheckedCollator,
     balanced_weights,
     check_labels,
-    first_rows,
     ids_of,
     label_column,
     rows_per_class,
@@ -43,6 +49,7 @@ from .peft_support import check_adapter, check_trainable, core_model
 from .sample_ids import SAMPLE_ID, NumberedCollator, NumberedRows
 from .settings import apply_settings, settings_without_use
 from .start import StartSamples, batch_norms, collect, own_random_state, warn_of_missing_classes
+from .streams import KeptStream
 from .training_args import LwALSettings, LwALTrainingArguments, resolve
 
 logger = logging.getLogger(__name__)
@@ -71,6 +78,7 @@ class LwALTrainer(BestModelTrainer):
     _ours_ran = True
     _scaled: bool | None = None
     _names_of_parameters: Names | None = None
+    _stream: KeptStream | None = None
 
     def __init__(
         self,
@@ -387,16 +395,46 @@ class LwALTrainer(BestModelTrainer):
         if not self.label_objective.wants_start(model):
             return
         batches = self._rows_to_batches(self.lwal_settings.init_samples)
-        if not len(batches):
+        if not first_rank_says(len(batches) > 0, self.args.device):
             logger.warning("No row could be read for the start pass: label vectors start with the first rows seen.")
             return
         if self.is_deepspeed_enabled and isinstance(model, LwALPreTrainedModel):
             model.config.initial_head = "random"  # DeepSpeed has copied the weights: it would put the old head back
         samples = self._collect(batches, "Class means", as_in_training=True)
         numbers = self.label_objective.start(model, samples, self._peak_learning_rate())
+        self.check_ranks()
         warn_of_missing_classes(samples.labels, self._label_names())
         self._warn_of_scale(numbers)
         self.log({"start_samples": len(samples.labels), "start_seconds": round(samples.seconds, 3), **numbers})
+
+    def check_finite(self) -> None:
+        """Raise FloatingPointError where a weight is NaN or infinite: nothing more can be learned, nor measured."""
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:  # ranks that hold unlike parts could not agree
+            return
+        parts = {**dict(self.model.named_parameters()), **dict(self.label_objective.named_parameters())}
+        trained = {name: part for name, part in parts.items() if part.requires_grad}
+        if not trained:
+            return
+        finite = torch.stack([part.detach().isfinite().all() for part in trained.values()])
+        if not bool(finite.all()):
+            name = list(trained)[int((~finite).nonzero()[0])]
+            raise FloatingPointError(
+                f"After step {self.state.global_step} {int((~finite).sum())} of {len(trained)} weights hold NaN or "
+                f"infinity, {name} first: lower the learning rate, set max_grad_norm, or train in bf16 or float32 "
+                "instead of fp16."
+            )
+
+    def check_ranks(self) -> None:
+        """Raise RuntimeError, on all ranks, where they hold unlike label tables: each would train towards its own."""
+        model = self._lwal_model
+        if model is None or self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            return
+        table = model.label_table
+        if differs_between_ranks([table.class_features, table.counts, table.offset_bias, table.log_scale_bias]):
+            raise RuntimeError(
+                "The processes of this training hold unlike label tables: give all of them the same seed and the same "
+                "model, and resume all of them from the same checkpoint."
+            )
 
     def _peak_learning_rate(self) -> float | None:
         """Largest learning rate of the optimizer, once warmed up; None where steps follow the gradient's size."""
@@ -448,14 +486,19 @@ class LwALTrainer(BestModelTrainer):
             return not by_gradient_only and bool(batch_norms(model))
         return wanted == "evaluate" or (wanted == "epoch" and epoch_end)
 
-    def _collect(self, batches: Iterable[Any], description: str, as_in_training: bool = False) -> StartSamples:
+    def _collect(
+        self, batches: list[Any] | DataLoader[Any], description: str, as_in_training: bool = False
+    ) -> StartSamples:
         model = self.core_model
         values_of = self.label_objective.start_values(model)
         show = not self.args.disable_tqdm and self.is_local_process_zero()
-        with self.compute_loss_context_manager():
-            samples = collect(model, values_of, batches, self.args.device, show, description, as_in_training)
-        broadcast_(samples.values)  # ranks on unlike hardware must not start from unlike tables
-        return samples
+        device = self.args.device
+        samples = StartSamples(torch.zeros(0, 0, device=device), torch.zeros(0, dtype=torch.int64, device=device), 0.0)
+        if len(batches):  # a rank whose share of a stream is empty takes the rows of the first rank
+            with self.compute_loss_context_manager():
+                samples = collect(model, values_of, batches, device, show, description, as_in_training)
+        # Ranks on unlike hardware, with unlike seeds or unlike shares of a stream must not start from unlike tables.
+        return StartSamples(broadcast_rows(samples.values), broadcast_rows(samples.labels), samples.seconds)
 
     def _rows_to_batches(self, per_class: int) -> list[Any] | DataLoader[Any]:
         """Collated batches of up to ``per_class`` training rows per class, the same on every rank.
@@ -470,7 +513,7 @@ class LwALTrainer(BestModelTrainer):
         num_labels = len(self._label_names())
         with own_random_state():
             if isinstance(dataset, torch.utils.data.IterableDataset) or not hasattr(dataset, "__len__"):
-                rows = first_rows(dataset, per_class, num_labels)
+                rows = (KeptStream(dataset) if self._stream is None else self._stream).first(per_class, num_labels)
                 size = self.args.eval_batch_size
                 return [collator(rows[start : start + size]) for start in range(0, len(rows), size)]
             labels = label_column(self.train_dataset)
@@ -487,6 +530,9 @@ class LwALTrainer(BestModelTrainer):
 
     def _get_dataloader(self, dataset: Any, description: str, *args: Any, **kwargs: Any) -> DataLoader[Any]:
         self.data_collator.names = self._label_names()  # scripts name the labels after building the trainer
+        if kwargs.get("is_training") and isinstance(dataset, torch.utils.data.IterableDataset):
+            self._stream = None if self.label_objective.needs_sample_ids else KeptStream(dataset)
+            dataset = dataset if self._stream is None else self._stream
         if not (kwargs.get("is_training") and self.label_objective.needs_sample_ids):
             return super()._get_dataloader(dataset, description, *args, **kwargs)
         if isinstance(dataset, torch.utils.data.IterableDataset) or not hasattr(dataset, "__len__"):

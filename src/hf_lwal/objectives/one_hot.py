@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from ..functional import calibrated_scale, class_sums, pairwise_distances
 from ..head_start import class_mean_projection, held_out_distances, write_linear
 from ..heads import run_without_head
-from ..start import StartSamples
+from ..start import StartSamples, finite_samples
 from .base import LossContext, ObjectiveLoss
 from .stock import StockObjective, stock_head
 
@@ -51,7 +51,7 @@ class OneHot(StockObjective):
     ) -> dict[str, float]:
         """Overwrite the head by the nearest-class-mean classifier of the start rows."""
         head = stock_head(model)
-        weight, bias, scale = nearest_mean_head(*samples[:2], model.config.num_labels, self.whiten)
+        weight, bias, scale = nearest_mean_head(*finite_samples(samples)[:2], model.config.num_labels, self.whiten)
         layer = model.get_submodule(head.name)
         if layer.bias is None:
             raise ValueError(
