@@ -143,6 +143,18 @@ def test_a_table_in_the_folder_of_its_pictures(tmp_path):
     assert (loaded.names, loaded.columns.kind) == (["even", "odd"], "image")
 
 
+def test_one_table_describes_the_pictures_of_every_split(tmp_path):
+    """Beside folders called train and test it was not looked at, and no picture had a label."""
+    names = [f"{split}/{number}.png" for split, amount in (("train", 8), ("test", 2)) for number in range(amount)]
+    for name in names:
+        save(tmp_path / name)
+    lines = [f"{name},{'odd' if int(name[-5]) % 2 else 'even'}" for name in names]
+    (tmp_path / "metadata.csv").write_text("\n".join(["file_name,label", *lines]), "utf-8")
+    rows = load_rows(str(tmp_path))
+    assert len(rows.train) + len(rows.validation) == 8
+    assert rows.test["label"][:] == [0, 1]
+
+
 # -- folders ----------------------------------------------------------------------------------------------------------
 
 
