@@ -297,6 +297,10 @@ def test_the_completion_script_completes_in_bash(tmp_path, capsys):
     assert answers("", "tra") == {"train"}
     assert answers("train", "--lwal-mem") == {"--lwal-memory"}
     assert "--learning-rate" in answers("train", "--learn")
+    assert {"lwal", "one_hot"} <= answers("train --label-method", "")
+    assert answers("train --bf16", "") == {"true", "false"}
+    assert answers("train --lwal-preset", "paper:lwal1") == {"paper:lwal10", "paper:lwal10+rpl"}
+    assert "default" in answers("compare --method", "def")
 
 
 def test_doctor_makes_no_network_call_when_offline(monkeypatch, capsys):

@@ -167,6 +167,14 @@ def test_a_start_that_failed_is_not_in_the_way(begun, models, tmp_path, capsys):
     run(argv)
 
 
+def test_a_control_that_cannot_be_trained_is_refused_before_the_training(begun, tmp_path, capsys):
+    """It came up when the control's turn came, after the whole training."""
+    argv = words(begun / "rows.csv", begun / "out", tmp_path / "out", "--control", "--max-steps=1")
+    assert main(list(map(str, argv))) == 2
+    assert "has label vectors of these labels already" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "train.yaml").exists()
+
+
 def test_rows_can_be_set_apart_to_measure_on(begun):
     """What chose the checkpoint is no measure of it: the reported accuracy needs rows of its own."""
     rows = load_rows(str(begun / "rows.csv"), test_share=0.2, seed=3)

@@ -101,6 +101,11 @@ def is_trained(model: LwALPreTrainedModel) -> bool:
     return bool(model.label_table.seen.any()) or model.optimizer_step > 0
 
 
+def knows_its_labels(model: Any) -> bool:
+    """Whether a model of any kind has a label table that holds anything."""
+    return isinstance(model, LwALPreTrainedModel) and is_trained(model)
+
+
 def started_with(model: LwALPreTrainedModel) -> int:
     """Number of labels that "1x" means: the one before labels of a trained table were added or removed."""
     return model.config.initial_num_labels or model.config.num_labels

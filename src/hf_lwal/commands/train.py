@@ -135,6 +135,7 @@ class Job:
 
 def run(options: TrainOptions) -> int:
     """Train, measure and write everything; returns the exit code."""
+    from ..settings import knows_its_labels
     from .train_report import report
 
     options.check()
@@ -147,6 +148,11 @@ def run(options: TrainOptions) -> int:
     main = build_trainer(job, job.values)
     if job.checkpoint is not None:
         check_same_model(job.checkpoint, main.core_model)
+    if options.control and knows_its_labels(main.core_model):
+        raise CommandError(
+            f"--control trains a fresh one-hot head, but {options.model!r} has label vectors of these labels already, "
+            "which are no fair start: give the model that it was trained from with --model, or leave --control out."
+        )
     say(*_introduction(job), *(f"Note: {note}." for note in job.rows.notes))
     main.add_callback(_at_begin(options, job))
     try:

@@ -23,7 +23,7 @@ def own_objective(name: str) -> Objective:
         sys.path.append(os.getcwd())  # last, so that it hides nothing
     try:
         found = getattr(import_module(module), attribute, None)
-    except ImportError as error:
+    except (ImportError, ValueError) as error:  # the second for an empty name
         raise ValueError(f"label_method {name!r}: {module!r} cannot be imported ({error}).") from error
     if found is None:
         raise ValueError(f"label_method {name!r}: the module {module!r} has no {attribute!r}.")
