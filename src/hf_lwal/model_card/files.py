@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
@@ -59,8 +60,11 @@ def write_card(
         facts = _with_files_that_exist((folder, new), replace(facts, pictures=pictures))
         old, before = _kept_text(cards, facts, folder, new)
         text = render(facts, old, before)
-        record = {"digest": digest_of(text), "published": published.digest if published.content else None}
-        record |= {"metadata": generated_metadata(facts)}
+        record = {
+            "digest": digest_of(text),
+            "published": published.digest if published.content else None,
+            "metadata": generated_metadata(facts),
+        }
         write_text_atomically(new / FACTS_FILE, facts.to_json(**{RECORD: record}))
         write_text_atomically(new / CARD_FILE, text)
     shown = {sample.file for sample in facts.samples}
@@ -75,7 +79,7 @@ def _kept_text(cards: Sequence[Found], facts: CardFacts, folder: Path, new: Path
 
     A card of which something would be lost is kept aside.
     """
-    texts = []
+    texts: list[tuple[str, dict[str, Any] | None]] = []
     for card in cards:
         text = card.text
         if text is None:
@@ -96,12 +100,14 @@ def _kept_text(cards: Sequence[Found], facts: CardFacts, folder: Path, new: Path
 
 def _keep_aside(card: Found, folder: Path, new: Path, reason: str) -> None:
     """Write a card into ``new`` under the next free name of ``folder``, unless it lies there under such a name."""
-    number = 1
-    while any((kept := place / f"README.old-{number}.md").exists() for place in (folder, new)):
-        if kept.read_bytes() == card.content:
+    for number in itertools.count(1):
+        name = f"README.old-{number}.md"
+        there = [place / name for place in (folder, new) if (place / name).exists()]
+        if any(path.read_bytes() == card.content for path in there):
             return
-        number += 1
-    kept = new / f"README.old-{number}.md"
+        if not there:
+            break
+    kept = new / name
     kept.write_bytes(card.content)
     logger.warning("%s is written anew, but %s: the old one is kept as %s.", card.place, reason, kept.name)
 

@@ -102,12 +102,13 @@ def on_the_hub(repository: str, revision: str | None, token: str | None) -> Foun
         RevisionNotFoundError,
     )
 
-    place = {"revision": revision, "token": token, "force_download": True}  # else a stale one where the Hub is slow
+    # Without force_download a stale one where the Hub is slow to answer.
+    place: dict[str, Any] = {"revision": revision, "token": token, "force_download": True}
     nothing: tuple[type[Exception], ...] = (RemoteEntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError)
     try:
-        content = Path(hf_hub_download(repository, CARD_FILE, **place)).read_bytes()
+        content = Path(str(hf_hub_download(repository, CARD_FILE, **place))).read_bytes()
         try:
-            record = _record(Path(hf_hub_download(repository, FACTS_FILE, **place)))
+            record = _record(Path(str(hf_hub_download(repository, FACTS_FILE, **place))))
         except nothing:
             record = {}
         return Found(content, record, f"The card of {repository} on the Hub")
