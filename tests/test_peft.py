@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from swap_data import backbone
 from tiny_models import TINY_CONFIGS
 from toy import separable_images, separable_text
 from transformers import AutoModelForSequenceClassification, set_seed
@@ -178,6 +179,23 @@ def test_auto_classes_of_peft(base, tmp_path):
     allowed = ["hf_lwal.modeling_lwal"]
     loaded = peft.AutoPeftModel.from_pretrained(tmp_path / "adapter", import_allowlist=allowed)
     assert torch.equal(logits(loaded), logits(model))
+
+
+@pytest.mark.parametrize("kind", ["text", "image"])
+def test_an_adapter_on_a_plain_backbone(kind, tmp_path):
+    """PEFT's auto class knows no number of labels: it must say what to do, and that must bring the table back."""
+    folder = str(backbone(kind, tmp_path / "backbone"))
+    targets = ["query", "value"] if kind == "text" else ["q_proj", "v_proj"]
+    model = AutoModelForLwALClassification.from_pretrained(folder, num_labels=3)
+    config = peft.LoraConfig(r=2, target_modules=targets, modules_to_save=model.peft_modules_to_save())
+    model = peft.get_peft_model(model, config)
+    model.label_table.label_vectors.normal_()
+    model.save_pretrained(tmp_path / "adapter")
+    with pytest.raises(ValueError, match=r"plain .* AutoModelForLwALClassification.*PeftModel.from_pretrained"):
+        peft.AutoPeftModel.from_pretrained(tmp_path / "adapter", import_allowlist=["hf_lwal.modeling_lwal"])
+    again = AutoModelForLwALClassification.from_pretrained(folder, num_labels=3)
+    again = peft.PeftModel.from_pretrained(again, tmp_path / "adapter")
+    assert torch.equal(again.label_table.label_vectors, model.label_table.label_vectors)
 
 
 def test_saved_in_the_middle_of_training(base, tmp_path):

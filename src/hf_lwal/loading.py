@@ -43,19 +43,38 @@ def configuration_of(
     Returns:
         The configuration with the labels that were asked for; ``config`` itself where none can be read, as from an
         adapter's folder. The names are None where the checkpoint does not say them.
+
+    Raises:
+        ValueError: the checkpoint is that of a plain model.
     """
     hub = {key: keywords[key] for key in HUB_KEYWORDS if key in keywords}
     if not isinstance(config, PreTrainedConfig):
         kept = {key: value for key, value in keywords.items() if key in NOT_IN_THE_CONFIG or key in hub}
         rest = {key: value for key, value in keywords.items() if key not in kept}
+        source = name if config is None else config
         try:
-            config, unused = LwALConfig.from_pretrained(
-                name if config is None else config, return_unused_kwargs=True, **hub, **rest
-            )
+            refuse_other_types(source, PreTrainedConfig.get_config_dict(source, **hub)[0])
+            config, unused = LwALConfig.from_pretrained(source, return_unused_kwargs=True, **hub, **rest)
         except OSError:  # transformers finds the model that an adapter belongs to, or says what is missing
             return config, keywords, None
         keywords = kept | unused
     return config, keywords, stored_label_names(name, hub)
+
+
+def refuse_other_types(name: Any, stored: dict[str, Any]) -> None:
+    """Raise ValueError where a stored configuration is that of another kind of model.
+
+    Args:
+        name: Hub id or folder, for the message.
+        stored: content of its ``config.json``.
+    """
+    kind = stored.get("model_type", LwALConfig.model_type)
+    if kind != LwALConfig.model_type:
+        raise ValueError(
+            f"{name} is a plain {kind!r} model without a label table: load it with "
+            "AutoModelForLwALClassification.from_pretrained and its labels. For an adapter that was trained on it, "
+            "then use PeftModel.from_pretrained(model, adapter)."
+        )
 
 
 def stored_label_names(name: str | os.PathLike[str], hub: dict[str, Any]) -> dict[int, str] | None:
