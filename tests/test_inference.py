@@ -10,6 +10,7 @@ import pytest
 import torch
 from datasets import Dataset
 from PIL import Image
+from scipy.io import wavfile
 from test_modeling import LABELS, build, trained
 from toy import AUDIO_LENGTH, IMAGE_SIZE
 from transformers import (
@@ -133,7 +134,7 @@ class Decoder:
         return self.values[key]
 
 
-def test_sounds_of_a_data_set(tiny_config):
+def test_sounds_of_a_data_set(tiny_config, tmp_path):
     """A sound of another sampling rate was taken for the extractor's: other pitches, another label."""
     model, extractor = trained(build(tiny_config, "wav2vec2")), Wav2Vec2FeatureExtractor(sampling_rate=16_000)
     time = np.arange(1600) / 16_000
@@ -152,9 +153,15 @@ def test_sounds_of_a_data_set(tiny_config):
         found = sound({"array": other, "sampling_rate": rate}, 16_000)
         assert len(found) == len(wave)
         assert np.abs(found - wave)[100:-100].max() < 0.02
-    for wrong, sentence in (("a.wav", "not 'a.wav'"), ({"path": "a.wav", "bytes": b""}, "it has path, bytes")):
-        with pytest.raises(ValueError, match=sentence):
+    file = tmp_path / "array of raw.wav"  # a name is no dict, whatever it contains
+    wavfile.write(file, 16_000, (wave * 32_767).astype(np.int16))
+    for form in (str(file), file, file.read_bytes(), {"path": str(file), "bytes": None}):
+        assert torch.allclose(model.encode([form], extractor), expected, atol=1e-3)
+    for wrong in ("a.wav", {"path": "a.wav", "bytes": None}):
+        with pytest.raises(ValueError, match=r"a\.wav cannot be read as a sound \(there is no such file"):
             model.predict([wrong], extractor)
+    with pytest.raises(ValueError, match="it has sampling_rate"):
+        model.predict([{"sampling_rate": 16_000}], extractor)
     with pytest.raises(ValueError, match="a single one: put it in a list"):
         model.predict(wave, extractor)
 
@@ -179,6 +186,12 @@ def test_pictures_by_path(tiny_config, tmp_path):
     image.save(path)
     expected = model.encode([image], processor)
     for form in (str(path), path, {"path": str(path), "bytes": None}, {"bytes": path.read_bytes(), "path": None}):
+        assert torch.equal(model.encode([form], processor), expected)
+    grey = np.asarray(image)[:, :, 0]
+    deep = Image.fromarray(grey.astype(np.uint16) * 257)  # image processors would clip it to white
+    deep.save(tmp_path / "deep.png")
+    expected = model.encode([Image.fromarray(grey).convert("RGB")], processor)
+    for form in (deep, tmp_path / "deep.png"):
         assert torch.equal(model.encode([form], processor), expected)
     (tmp_path / "b.png").write_text("no picture")
     for wrong in (tmp_path / "b.png", tmp_path / "nothing.png"):

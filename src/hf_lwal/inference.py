@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import io
-import math
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers.tokenization_utils_base import LARGE_INTEGER
+
+from .pictures import read_picture
+from .sounds import read_sound
 
 if TYPE_CHECKING:
     from .modeling_lwal import LwALPreTrainedModel
@@ -121,56 +122,52 @@ def as_list(inputs: Any, task: str) -> list[Any]:
 
 
 def picture(image: Any) -> Any:
-    """A picture as image processors take it: from a file's path, or a data set's dict of path and bytes."""
-    source = image
-    if isinstance(image, Mapping):
-        source = io.BytesIO(image["bytes"]) if image.get("bytes") else image.get("path")
-    if not isinstance(source, str | os.PathLike | io.BytesIO):
+    """A picture as image processors take it: what `read_picture` reads; arrays and tensors stay as they are.
+
+    Raises:
+        ValueError: a file that cannot be read.
+    """
+    named = isinstance(image, str | os.PathLike | bytes | Mapping)
+    if not named and not hasattr(image, "getbands"):  # an image of Pillow: processors clip more than 8 bits
         return image
-    try:  # guarded, or code that is loaded from the Hub would need it for texts too
-        from PIL import Image, ImageOps
-    except ImportError as error:
-        raise ImportError('Reading pictures from files needs pillow: pip install "hf-lwal[vision]".') from error
     try:
-        with Image.open(source) as opened:
-            return ImageOps.exif_transpose(opened).convert("RGB")
-    except OSError as error:
-        name = image.get("path") if isinstance(image, Mapping) else image
-        raise ValueError(f"{name} cannot be read as a picture ({error}): leave it out or mend it.") from error
+        return read_picture(image)
+    except ValueError as error:
+        raise ValueError(
+            f"{_name_of(image)} cannot be read as a picture ({error}): leave it out or mend it."
+        ) from error
 
 
 def sound(wave: Any, sampling_rate: int) -> Any:
-    """A sound as feature extractors take it: from a data set's dict or decoder, at the extractor's rate.
+    """A sound as feature extractors take it, at the extractor's rate: what `read_sound` reads, or samples as they are.
 
     Args:
-        wave: (T,) samples at that rate, or what a data set's Audio column gives.
+        wave: (T,) samples at that rate, a file, or what a data set's Audio column gives.
         sampling_rate: of the extractor.
+
+    Raises:
+        ValueError: a file that cannot be read, or a dict that lacks samples or rate.
     """
-    if isinstance(wave, str | os.PathLike | bytes):
-        raise ValueError(f"A sound must be an array or a dict of array and sampling_rate, not {wave!r:.80}: read it.")
-    if not isinstance(wave, Mapping) and not hasattr(wave, "get_all_samples"):
+    decoder = hasattr(wave, "get_all_samples")  # of datasets: it answers for two keys, but is no mapping
+    if not decoder and not isinstance(wave, str | os.PathLike | bytes | Mapping):
         return wave
     try:
-        samples = wave["raw"] if isinstance(wave, Mapping) and "raw" in wave else wave["array"]
-        rate = int(wave["sampling_rate"])
+        if decoder or (isinstance(wave, Mapping) and not {"array", "raw"}.isdisjoint(wave)):
+            samples = wave["array"] if decoder or "array" in wave else wave["raw"]
+            wave = {"array": samples, "sampling_rate": wave["sampling_rate"]}
+        return read_sound(wave, sampling_rate)
     except KeyError as error:
         raise ValueError(
             f"A sound's dict must have array and sampling_rate, but it has {', '.join(map(str, wave))}: decode it."
         ) from error
-    samples = np.asarray(samples, dtype=np.float32)
-    if samples.ndim == 2:
-        samples = samples.mean(axis=0)  # (channels, T) as data sets give them
-    return samples if rate == sampling_rate else _resampled(samples, rate, sampling_rate)
+    except ValueError as error:
+        raise ValueError(f"{_name_of(wave)} cannot be read as a sound ({error}): leave it out or mend it.") from error
 
 
-def _resampled(samples: np.ndarray, rate: int, sampling_rate: int) -> np.ndarray:
-    try:
-        from scipy.signal import resample_poly  # slow to import, and guarded as above
-    except ImportError as error:
-        raise ImportError("Bringing sounds to another sampling rate needs SciPy: pip install scipy.") from error
-    common = math.gcd(rate, sampling_rate)
-    resampled: np.ndarray = resample_poly(samples, sampling_rate // common, rate // common).astype(np.float32)
-    return resampled
+def _name_of(source: Any) -> str:
+    """A file, for a message."""
+    source = source.get("path") if isinstance(source, Mapping) else source
+    return str(source) if isinstance(source, str | os.PathLike) else "An input"
 
 
 def max_length_of(model: nn.Module, tokenizer: Any) -> int | None:

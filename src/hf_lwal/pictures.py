@@ -59,8 +59,10 @@ def rgb(picture: Any) -> Any:
             states, are scaled by the smallest of 1 (floats), 255, 65535 and 2³²−1 that holds the largest of them, and
             from their smallest to their largest where some are negative.
     """
-    from PIL import Image, ImageOps
-
+    try:  # guarded, or code that is loaded from the Hub would need it for texts too
+        from PIL import Image, ImageOps
+    except ImportError as error:
+        raise ImportError(NO_PILLOW) from error
     upright = ImageOps.exif_transpose(picture)
     if upright.mode in DEEP_MODES:
         return Image.fromarray(_eight_bits(np.asarray(upright), upright.mode)).convert("RGB")

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+NO_SCIPY = "reading and resampling sounds needs SciPy, which is not installed: pip install scipy"
+
 
 def read_sound(source: Any, sampling_rate: int) -> np.ndarray:
     """A sound as a wave (N,) float32, its channels averaged, at the wanted rate.
@@ -32,8 +34,10 @@ def read_sound(source: Any, sampling_rate: int) -> np.ndarray:
         raise ValueError("the file is empty")
     if content[:4] not in (b"RIFF", b"RIFX", b"RF64"):
         return _other(content, sampling_rate)
-    from scipy.io import wavfile
-
+    try:  # slow to import, and guarded, or code that is loaded from the Hub would need it for texts too
+        from scipy.io import wavfile
+    except ImportError as error:
+        raise ImportError(NO_SCIPY) from error
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", wavfile.WavFileWarning)  # chunks that hold no samples
@@ -56,8 +60,10 @@ def resampled(wave: np.ndarray, rate: int, wanted: int) -> np.ndarray:
     """A wave (N,) at another number of samples per second, filtered so that nothing is mirrored into its range."""
     if rate == wanted:
         return wave
-    from scipy.signal import resample_poly
-
+    try:
+        from scipy.signal import resample_poly
+    except ImportError as error:
+        raise ImportError(NO_SCIPY) from error
     common = math.gcd(rate, wanted)
     return np.asarray(resample_poly(wave, wanted // common, rate // common), dtype=np.float32)
 
