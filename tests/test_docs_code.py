@@ -1,0 +1,132 @@
+"""The code on the pages about serving and questions runs as it stands, and does what the page says."""
+
+import csv
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from tiny_models import tiny_config
+from torch.utils.data import DataLoader
+from toy import separable_text, word_tokenizer
+
+from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
+from hf_lwal.export import fold_with_report
+
+DOCS = Path(__file__).parents[1] / "docs"
+LABELS = 4
+SENTENCES = [f"key{i % LABELS} word1 key{i % LABELS}" for i in range(12)]
+
+
+def blocks(page):
+    """The Python code of a page, block by block, in order."""
+    return re.findall(r"^```python\n(.*?)^```$", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def run(page, names, having=""):
+    """Run the blocks of ``page`` that contain ``having`` one after the other, in one namespace."""
+    chosen = [block for block in blocks(page) if having in block]
+    assert chosen, f"{page} has no code with {having!r}"
+    for block in chosen:
+        exec(compile(block, page, "exec"), names)
+    return names
+
+
+class Application:
+    """What a page needs of FastAPI: a decorator that leaves the handler a function."""
+
+    def post(self, path):
+        return lambda handler: handler
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a model in ``out/best``."""
+    folder = tmp_path_factory.mktemp("place")
+    names = {i: f"label_{i}" for i in range(LABELS)}
+    torch.manual_seed(0)
+    model = AutoModelForLwALClassification.from_config(tiny_config("bert", id2label=names))
+    model.initialize_labels(DataLoader(separable_text(LABELS, 64).with_format("torch"), batch_size=16), progress=False)
+    model.save_pretrained(folder / "out" / "best")
+    word_tokenizer().save_pretrained(folder / "out" / "best")
+    return folder
+
+
+@pytest.fixture
+def here(place, monkeypatch):
+    """That folder as the working folder, and as many threads as before."""
+    threads = torch.get_num_threads()
+    monkeypatch.chdir(place)
+    yield place
+    torch.set_num_threads(threads)
+
+
+def test_the_page_on_serving_runs_and_every_way_answers_alike(here, monkeypatch):
+    """A snippet that has rotted, or a way of serving that gives other labels than predict, would show nowhere else."""
+    onnx_export = pytest.importorskip("hf_lwal.onnx_export")
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setitem(sys.modules, "fastapi", SimpleNamespace(FastAPI=Application))
+    Dataset.from_dict({"key": [f"k{i}" for i in range(12)], "body": SENTENCES}).to_parquet("rows.parquet")
+    model, tokenizer = AutoModelForLwALClassification.from_pretrained("out/best"), word_tokenizer()
+    stock, _ = fold_with_report(model)
+    onnx_export.export_onnx(stock, "stock/onnx", dict(tokenizer(SENTENCES[:2], return_tensors="pt")))
+    names = run(
+        "serving.md",
+        {"validation_texts": SENTENCES, "validation_labels": [i % LABELS for i in range(12)]},
+    )
+    expected = [best["label"] for (best,) in model.predict(SENTENCES, tokenizer)]
+    assert len(set(expected)) > 1, "a model that gives one label to all would agree with anything"
+    assert [[len(row) for row in rows] for rows in names["answers"]] == [[1], [1, 1]]
+    assert names["labels"]([]) == []
+    assert [row["label"] for row in names["labels"](SENTENCES)] == expected
+    assert [row["label"] for row in names["classify"](SENTENCES)] == expected
+    assert [row["nearest"] for row in names["answer_or_refuse"](SENTENCES)] == expected
+    with open("answers.csv", newline="", encoding="utf-8") as file:
+        assert [(row["key"], row["label"]) for row in csv.DictReader(file)] == [
+            (f"k{i}", label) for i, label in enumerate(expected)
+        ]
+    again = [best["label"] for (best,) in model.predict(["book me a table", "will it rain"], tokenizer)]
+    assert names["found"] == again
+
+
+def test_the_temperature_of_the_page_on_questions_calibrates_what_is_saved(here, tmp_path):
+    """A temperature that is multiplied where it should divide makes probabilities worse, without an error."""
+    rows = separable_text(LABELS, 64, seed=5)
+    generator = np.random.default_rng(0)
+    wrong = [int(label) if generator.random() < 0.6 else int(generator.integers(LABELS)) for label in rows["labels"]]
+    validation = rows.remove_columns("labels").add_column("labels", wrong)
+    model = AutoModelForLwALClassification.from_pretrained("out/best")
+    arguments = LwALTrainingArguments(str(tmp_path), report_to="none", use_cpu=True, disable_tqdm=True)
+    trainer = LwALTrainer(model, arguments, eval_dataset=validation)
+    before = trainer.predict(validation)
+    names = run("questions.md", {"trainer": trainer, "model": model, "validation": validation}, "minimize_scalar")
+    calibrated = AutoModelForLwALClassification.from_pretrained("out/calibrated")
+    after = LwALTrainer(calibrated, arguments, eval_dataset=validation).predict(validation)
+    np.testing.assert_allclose(after.predictions, before.predictions / names["temperature"], rtol=1e-4, atol=1e-4)
+    assert (after.predictions.argmax(axis=1) == before.predictions.argmax(axis=1)).all()
+    assert after.metrics["test_loss"] < before.metrics["test_loss"]
+
+
+def test_the_loop_and_the_freezing_of_the_page_on_questions_train_what_they_say(here):
+    """Freezing by a name that does not exist freezes nothing, and a start that is missed leaves an empty table."""
+    model = AutoModelForLwALClassification.from_config(tiny_config("bert", num_labels=LABELS))
+    run("questions.md", {"model": model}, "requires_grad")
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    loader = DataLoader(separable_text(LABELS, 32).with_format("torch"), batch_size=16)
+    run("questions.md", {"torch": torch, "model": model, "dataloader": loader}, "initialize_labels")
+    moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+    assert not {name for name in moved if name.startswith("encoder.bert")}
+    assert {"encoder.classifier.weight", "classifier.label_vectors", "classifier.counts"} <= moved
+
+
+def test_the_exit_codes_of_both_pages_are_the_same_ones():
+    """Two tables of the same codes would drift apart."""
+    codes = [
+        re.findall(r"^\| ([\d, ]+) \|", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE)
+        for page in ("questions.md", "command_line.md")
+    ]
+    assert codes[0] == codes[1] == ["0", "1", "2", "130, 143"]
