@@ -7,9 +7,11 @@ import os
 from typing import Any
 
 from torch import nn
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy, TrainOutput
 
 from .checkpoints import forget_state_file
+from .distributed import first_rank_says
+from .folder_lock import FolderLock, in_use
 from .hub_trainer import HubTrainer
 from .label_table_file import write_label_table_file
 from .objectives import Objective, has_state, load_objective, save_objective
@@ -27,6 +29,24 @@ class CheckpointTrainer(HubTrainer):
 
     label_objective: Objective
     _weights_were_renamed = False
+
+    def train(
+        self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, *args: Any, **kwargs: Any
+    ) -> TrainOutput:
+        """Train, unless another process trains into the output folder; trials of a search have folders of their own.
+
+        Raises:
+            ValueError: another training writes to the folder.
+        """
+        folder, saves = self.args.output_dir, self.args.save_strategy != SaveStrategy.NO
+        lock = FolderLock(folder)
+        wanted = trial is None and saves and self.is_world_process_zero()
+        if not first_rank_says(not wanted or lock.take(), self.args.device):
+            raise ValueError(in_use(folder))
+        try:
+            return super().train(resume_from_checkpoint, trial, *args, **kwargs)
+        finally:
+            lock.release()
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         if self.args.should_save:
