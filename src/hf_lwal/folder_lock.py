@@ -1,4 +1,4 @@
-"""One training per output folder: two that write to the same one leave the weights of one beside the state of the other.
+"""One training per output folder: of two that write to it, the weights of one stay beside the state of the other.
 
 The operating system holds the lock, so one of a process that was killed is free again.
 """
@@ -6,6 +6,7 @@ The operating system holds the lock, so one of a process that was killed is free
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -47,10 +48,8 @@ class FolderLock:
         if lock is None:
             return
         if lock.lock_counter == 1:
-            try:  # while it is held: a waiting process notices that the file it opened is gone
-                self.path.unlink(missing_ok=True)
-            except OSError:  # Windows deletes no open file
-                pass
+            with suppress(OSError):  # Windows deletes no open file
+                self.path.unlink(missing_ok=True)  # while it is held: who waits sees that the file it opened is gone
         lock.release()
 
 

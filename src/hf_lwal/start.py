@@ -152,6 +152,43 @@ def _never_ran(layer: Any) -> bool:
     return bool((layer.running_mean == 0).all() and (layer.running_var == 1).all())
 
 
+def has_fresh_batch_norms(model: nn.Module) -> bool:
+    """Whether a BatchNorm layer never ran."""
+    return any(map(_never_ran, batch_norms(model)))
+
+
+@torch.no_grad()
+def settle_fresh_batch_norms(
+    model: nn.Module,
+    values_of: Callable[[dict[str, Any]], Any],
+    batches: Iterable[dict[str, Any]],
+    device: torch.device,
+) -> bool:
+    """Give BatchNorm layers that never ran the statistics of ``batches``, for good.
+
+    Evaluations normalise by running statistics, which start at mean 0 and variance 1 and move by a tenth per step:
+    early ones would stand at chance however well the training goes. It does not use them itself.
+
+    Returns:
+        Whether all layers are such, so that the statistics of these batches are now those of the whole model.
+    """
+    layers = batch_norms(model)
+    fresh = [layer for layer in layers if _never_ran(layer)]
+    if not fresh or not any(map(_has_several_rows, batches)):
+        return False
+    was_training, momenta = model.training, [layer.momentum for layer in fresh]
+    try:
+        model.eval()
+        with own_random_state():
+            _take_statistics(fresh, values_of, batches, device)
+    finally:
+        model.train(was_training)
+        for layer, momentum in zip(fresh, momenta, strict=True):
+            layer.momentum = momentum
+            layer.num_batches_tracked.zero_()  # of the training, which a cumulative average starts with
+    return len(fresh) == len(layers)
+
+
 @contextmanager
 def _filled(
     model: nn.Module,
@@ -166,17 +203,24 @@ def _filled(
         yield
         return
     with kept_batch_norms(model):
-        for layer in fresh:
-            layer.reset_running_stats()
-            layer.momentum = None  # cumulative average over the batches
-            layer.train()
-        for batch in filter(_has_several_rows, batches):
-            inputs = _to_device(batch, device)
-            del inputs["labels"]
-            values_of(inputs)
-        for layer in fresh:
-            layer.eval()
+        _take_statistics(fresh, values_of, batches, device)
         yield
+
+
+def _take_statistics(
+    layers: Iterable[Any], values_of: Callable[[dict[str, Any]], Any], batches: Iterable[dict[str, Any]], device: Any
+) -> None:
+    """Run the batches through a model in evaluation mode whose given layers normalise by and average over them."""
+    for layer in layers:
+        layer.reset_running_stats()
+        layer.momentum = None  # cumulative average over the batches
+        layer.train()
+    for batch in filter(_has_several_rows, batches):
+        inputs = _to_device(batch, device)
+        del inputs["labels"]
+        values_of(inputs)
+    for layer in layers:
+        layer.eval()
 
 
 def _to_device(batch: dict[str, Any], device: torch.device) -> dict[str, Any]:

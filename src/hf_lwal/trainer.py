@@ -49,7 +49,15 @@ from .own_optimizer import Names, carry_over, parameter_names
 from .peft_support import check_adapter, check_trainable, core_model
 from .sample_ids import SAMPLE_ID, NumberedCollator, NumberedRows
 from .settings import apply_settings, settings_without_use
-from .start import StartSamples, batch_norms, collect, own_random_state, warn_of_missing_classes
+from .start import (
+    StartSamples,
+    batch_norms,
+    collect,
+    has_fresh_batch_norms,
+    own_random_state,
+    settle_fresh_batch_norms,
+    warn_of_missing_classes,
+)
 from .streams import KeptStream
 from .training_args import LwALSettings, LwALTrainingArguments, resolve
 
@@ -395,20 +403,36 @@ class LwALTrainer(BestModelTrainer):
             return
         if numbers := self.label_objective.begin(model):
             self.log(numbers)
-        if not self.label_objective.wants_start(model):
+        wanted, fresh = self.label_objective.wants_start(model), has_fresh_batch_norms(model)
+        if not wanted and not fresh:
             return
         batches = self._rows_to_batches(self.lwal_settings.init_samples)
+        settled = fresh and self._settle_batch_norms(batches)
+        if not wanted:
+            return
         if not first_rank_says(len(batches) > 0, self.args.device):
             logger.warning("No row could be read for the start pass: label vectors start with the first rows seen.")
             return
         if self.is_deepspeed_enabled and isinstance(model, LwALPreTrainedModel):
             model.config.initial_head = "random"  # DeepSpeed has copied the weights: it would put the old head back
-        samples = self._collect(batches, "Class means", as_in_training=True)
+        samples = self._collect(batches, "Class means", as_in_training=not settled)
         numbers = self.label_objective.start(model, samples, self._peak_learning_rate())
         self.check_ranks()
         warn_of_missing_classes(samples.labels, self._label_names())
         self._warn_of_scale(numbers)
         self.log({"start_samples": len(samples.labels), "start_seconds": round(samples.seconds, 3), **numbers})
+
+    def _settle_batch_norms(self, batches: list[Any] | DataLoader[Any]) -> bool:
+        """Statistics of the start rows for BatchNorm layers without any, the first rank's; whether that was all."""
+        model, settled = self.core_model, False
+        run = model.start_values if isinstance(model, LwALPreTrainedModel) else lambda inputs: model(**inputs)
+        if len(batches):
+            with self.compute_loss_context_manager():
+                settled = settle_fresh_batch_norms(model, run, batches, self.args.device)
+        for layer in batch_norms(model):
+            for buffer in layer.buffers():
+                broadcast_(buffer)
+        return first_rank_says(settled, self.args.device)
 
     def check_finite(self) -> None:
         """Raise FloatingPointError where a weight is NaN or infinite: nothing more can be learned, nor measured."""
