@@ -219,6 +219,9 @@ class LwALConfig(PreTrainedConfig):
         output.pop("problem_type", None)
         return output
 
+    def _get_generation_parameters(self) -> dict[str, Any]:
+        return {}  # nothing is generated; what the encoder's configuration says of it stays there
+
     def __getattr__(self, name: str) -> Any:
         # Called for what this configuration lacks. Scripts and libraries read the sizes and rates of the stock one.
         value = None if name.startswith("_") or name in OF_THE_WHOLE else getattr(self._encoder(name), name)
