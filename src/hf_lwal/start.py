@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
-from .functional import IGNORE_INDEX, finite_rows
+from .functional import IGNORE_INDEX, finite_rows, has_scatter
 
 logger = logging.getLogger(__name__)
 
@@ -225,6 +225,17 @@ def _take_statistics(
 
 def _to_device(batch: dict[str, Any], device: torch.device) -> dict[str, Any]:
     return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in batch.items()}
+
+
+def warn_of_alike_rows(samples: StartSamples) -> None:
+    """Warn where all start rows have the same features, but for rounding."""
+    rows = samples.values[samples.labels != IGNORE_INDEX].double()
+    if len(rows) > 1 and not has_scatter(rows - rows.mean(dim=0), rows):
+        logger.warning(
+            "The model sees all %d start rows alike, so nothing tells one label from another: look for a max_length "
+            "that cuts everything off, for inputs that are empty or constant, and for weights that are zero.",
+            len(rows),
+        )
 
 
 def warn_of_missing_classes(labels: Tensor, names: Mapping[int, str]) -> None:

@@ -56,6 +56,7 @@ from .start import (
     has_fresh_batch_norms,
     own_random_state,
     settle_fresh_batch_norms,
+    warn_of_alike_rows,
     warn_of_missing_classes,
 )
 from .streams import KeptStream
@@ -260,7 +261,11 @@ class LwALTrainer(BestModelTrainer):
         if model is not None and len(batches) > 1 and self._wants_whole_step(model):
             with self.compute_loss_context_manager():
                 self._whole_step = WholeStep.collect(model, [self._prepare_inputs(batch) for batch in batches])
-        return batches, None if num_items is None else all_reduce_sum(num_items.to(device))
+        if num_items is None:
+            return batches, None
+        num_items = all_reduce_sum(num_items.to(device))
+        self._label_log.count(num_items)
+        return batches, num_items
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Tensor | None:
         labels = [batch["labels"] for batch in batch_samples if "labels" in batch]
@@ -418,6 +423,7 @@ class LwALTrainer(BestModelTrainer):
         samples = self._collect(batches, "Class means", as_in_training=not settled)
         numbers = self.label_objective.start(model, samples, self._peak_learning_rate())
         self.check_ranks()
+        warn_of_alike_rows(samples)
         warn_of_missing_classes(samples.labels, self._label_names())
         self._warn_of_scale(numbers)
         self.log({"start_samples": len(samples.labels), "start_seconds": round(samples.seconds, 3), **numbers})
@@ -638,6 +644,11 @@ class LwALTrainer(BestModelTrainer):
         weights = self.lwal_settings.class_weights
         if labels is not None and len(labels):
             check_labels(labels, names)
+            if bool((labels == IGNORE_INDEX).all()):
+                raise ValueError(
+                    f"All {len(labels)} training rows have the label {IGNORE_INDEX}, which is not learned, so nothing "
+                    "could be trained: give the rows the ids or names of their labels."
+                )
         several = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"": self.eval_dataset}
         for dataset in (self.train_dataset, *several.values()):
             check_numbering(dataset, names)
