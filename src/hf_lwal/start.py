@@ -14,9 +14,12 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
-from .functional import IGNORE_INDEX, finite_rows, has_scatter
+from .functional import IGNORE_INDEX, class_sums, finite_rows, has_scatter
 
 logger = logging.getLogger(__name__)
+
+CLOSE_CLASSES = 0.003
+"""Mean distance of class means from their centre, as a share of the features' length, at which drift loses labels."""
 
 
 class StartSamples(NamedTuple):
@@ -235,6 +238,24 @@ def warn_of_alike_rows(samples: StartSamples) -> None:
             "The model sees all %d start rows alike, so nothing tells one label from another: look for a max_length "
             "that cuts everything off, for inputs that are empty or constant, and for weights that are zero.",
             len(rows),
+        )
+
+
+def warn_of_close_classes(samples: StartSamples, num_labels: int) -> None:
+    """Warn where class means lie so close together that the features' first steps move them past each other."""
+    rows = samples.labels != IGNORE_INDEX
+    values = samples.values[rows].double()
+    sums, counts = class_sums(values, samples.labels[rows], num_labels)
+    means = sums[counts > 0] / counts[counts > 0].unsqueeze(1)
+    norm = float(values.norm(dim=1).mean())
+    apart = float((means - means.mean(dim=0)).norm(dim=1).mean())
+    if len(means) > 1 and has_scatter(means - means.mean(dim=0), means) and apart < CLOSE_CLASSES * norm:
+        logger.warning(
+            "The class means lie only %.2g %% of the features' length apart, and one step of the optimizer can move "
+            "all features further than that: on two layers of MiniLM, accuracy fell from 91 to 12 %% within 4 steps. "
+            "With lwal_follow_drift=0.3, lwal_offset=False and lwal_eval_refresh='evaluate' it stayed at 92 %%; or "
+            "start from a backbone that was trained as a whole.",
+            100.0 * apart / norm,
         )
 
 
