@@ -66,7 +66,7 @@ def test_a_training_that_goes_well_says_nothing(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"per_device_train_batch_size": 4}, "the 4 rows of one batch, which are few for 5 labels"),
+        ({"per_device_train_batch_size": 4}, "the 4 rows of one batch, few for 5 labels"),
         ({"per_device_train_batch_size": 9}, "batches of at least 10 rows"),
         ({"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4}, "the 4 rows of one batch"),
         ({"per_device_train_batch_size": 10}, None),

@@ -138,7 +138,7 @@ class LabelTracker:
             self._first_rows, self._first_labels = [], 0
             if model.config.initial_labels == "class_means":
                 logger.warning(
-                    "The label vectors start from the rows of the first batches, through a head that starts at random, "
+                    "The label vectors start from the rows of the first batches, through a random head, "
                     "and can stay at chance: with two labels at 50 % for 8 epochs, where a start from data reached "
                     "100 % in the second. Call model.initialize_labels(dataloader) before the optimizer is made, or "
                     "train with LwALTrainer."

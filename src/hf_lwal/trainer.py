@@ -257,7 +257,7 @@ class LwALTrainer(BestModelTrainer):
         rows = self.args.train_batch_size * self.args.world_size * parts
         if rows < ROWS_PER_LABEL * num_labels:
             logger.warning(
-                "The paper preset takes the label vectors from the %d rows of one batch, which are few for %d labels: "
+                "The paper preset takes the label vectors from the %d rows of one batch, few for %d labels: "
                 "with 32 rows for 150 labels it ended at 59.6 %% where one-hot labels reach 93.6 %%. Use batches of at "
                 "least %d rows, or the default preset, whose class means remember rows of earlier steps.",
                 rows,
