@@ -208,7 +208,7 @@ def test_radii_for_rejection(torchrun_folder, tmp_path, case):
 
 
 def test_unlike_starts(torchrun_folder):
-    """Seeds per rank, or shares of a stream of unlike lengths, gave every rank label vectors of its own, or SIGABRT."""
+    """Seeds per rank, or shares of a stream of unlike lengths, gave every rank its own label vectors, or SIGABRT."""
     one, other = both_ranks(torchrun_folder, "unlike_starts")
     for case in ("seeds", "shares"):
         assert one[case] == other[case]

@@ -258,7 +258,7 @@ class LwALTrainer(BestModelTrainer):
         if rows < ROWS_PER_LABEL * num_labels:
             logger.warning(
                 "The paper preset takes the label vectors from the %d rows of one batch, few for %d labels: "
-                "with 32 rows for 150 labels it ended at 59.6 %% where one-hot labels reach 93.6 %%. Use batches of at "
+                "with 32 rows for 150 labels it ended at 59.6 %% where one-hot reaches 93.6 %%. Use batches of at "
                 "least %d rows, or the default preset, whose class means remember rows of earlier steps.",
                 rows,
                 num_labels,
