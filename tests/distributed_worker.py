@@ -188,6 +188,26 @@ def rejection(folder: Path) -> dict[str, Any]:
     return {name: model.fit_rejection(part, progress=False) for name, part in batches.items()}
 
 
+def unlike_starts(folder: Path) -> dict[str, Any]:
+    """Ranks with seeds of their own; with unlike numbers of start rows; with a table that one of them altered."""
+    rank, rows = dist.get_rank(), rows_for("bert", 64)
+    shares = [rows.select(range(0, 64, 2)), rows.select(range(1, 20, 2))]
+    stream = IterableDataset.from_generator(lambda: iter(shares[rank]))
+    options = {"max_steps": 2, "per_device_train_batch_size": 4, **UNCORRECTED}
+    seeds = arguments(folder, seed=rank, **options)
+    apart = arguments(folder, accelerator_config={"dispatch_batches": False}, **options)
+    found: dict[str, Any] = {}
+    for name, args, data in (("seeds", seeds, rows), ("shares", apart, stream)):
+        trainer, trajectory = train(build("bert"), args, data, TEST)
+        found[name] = {"checksums": trajectory.checksums, "end": checksum(trainer.core_model.label_table.state_dict())}
+    trainer.core_model.label_table.class_features.data.add_(rank)
+    try:
+        trainer.check_ranks()
+    except RuntimeError as error:
+        found["altered"] = str(error)
+    return found
+
+
 SCENARIOS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "default": default,
     "ragged": ragged,
@@ -202,6 +222,7 @@ SCENARIOS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "plain_loop": plain_loop,
     "sum_over_ranks": sum_over_ranks,
     "rejection": rejection,
+    "unlike_starts": unlike_starts,
 }
 
 

@@ -205,3 +205,13 @@ def test_radii_for_rejection(torchrun_folder, tmp_path, case):
     reference = in_one_process("rejection", tmp_path)[case]
     assert torch.allclose(one, reference, rtol=1e-5)
     assert (reference.max() - reference.min()) / reference.max() > 0.01
+
+
+def test_unlike_starts(torchrun_folder):
+    """Seeds per rank, or shares of a stream of unlike lengths, gave every rank its own label vectors, or SIGABRT."""
+    one, other = both_ranks(torchrun_folder, "unlike_starts")
+    for case in ("seeds", "shares"):
+        assert one[case] == other[case]
+        assert one[case]["checksums"]["start"] != one[case]["end"]
+    assert one["altered"] == other["altered"]
+    assert "hold unlike label tables: give all of them the same seed" in one["altered"]

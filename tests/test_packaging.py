@@ -24,6 +24,7 @@ LAYERS = [
         "pictures",
         "sounds",
         "files",
+        "folder_lock",
         "running_time",
         "functional",
         "distributed",

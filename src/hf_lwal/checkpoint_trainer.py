@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pickle import UnpicklingError
 from typing import Any
 
 from torch import nn
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy, TrainOutput
 
 from .checkpoints import forget_state_file
+from .distributed import first_rank_says
+from .errors import reason
+from .folder_lock import FolderLock, in_use
 from .hub_trainer import HubTrainer
 from .label_table_file import write_label_table_file
 from .objectives import Objective, has_state, load_objective, save_objective
@@ -27,6 +33,24 @@ class CheckpointTrainer(HubTrainer):
 
     label_objective: Objective
     _weights_were_renamed = False
+
+    def train(
+        self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, *args: Any, **kwargs: Any
+    ) -> TrainOutput:
+        """Train, unless another process trains into the output folder; trials of a search have folders of their own.
+
+        Raises:
+            ValueError: another training writes to the folder.
+        """
+        folder, saves = self.args.output_dir, self.args.save_strategy != SaveStrategy.NO
+        lock = FolderLock(folder)
+        wanted = trial is None and saves and self.is_world_process_zero()
+        if not first_rank_says(not wanted or lock.take(), self.args.device):
+            raise ValueError(in_use(folder))
+        try:
+            return super().train(resume_from_checkpoint, trial, *args, **kwargs)
+        finally:
+            lock.release()
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         if self.args.should_save:
@@ -60,13 +84,19 @@ class CheckpointTrainer(HubTrainer):
             save_objective(self.label_objective, output_dir)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        super()._load_optimizer_and_scheduler(checkpoint)
+        with _named(checkpoint, "the state of the optimizer"):
+            super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
             load_objective(self.label_objective, checkpoint)
 
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        with _named(checkpoint, "the state of the random generators"):
+            super()._load_rng_state(checkpoint)
+
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        super()._load_from_checkpoint(resume_from_checkpoint, model)
-        self._load_renamed_weights(resume_from_checkpoint)
+        with _named(resume_from_checkpoint, "the weights"):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+            self._load_renamed_weights(resume_from_checkpoint)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         self._weights_were_renamed = bool(load_result.missing_keys and load_result.unexpected_keys)
@@ -97,3 +127,17 @@ class CheckpointTrainer(HubTrainer):
             self.state.max_steps,
         )
         self.control.should_training_stop = True
+
+
+@contextmanager
+def _named(checkpoint: str | None, what: str) -> Iterator[None]:
+    """Say which part of which checkpoint could not be read, instead of what a library ran into within it."""
+    try:
+        yield
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, EOFError, UnpicklingError) as error:
+        if checkpoint is None:
+            raise
+        raise ValueError(
+            f"{checkpoint} cannot be resumed from, because {what} in it could not be loaded ({reason(error)}): resume "
+            "from another checkpoint, or start anew in another output_dir."
+        ) from error

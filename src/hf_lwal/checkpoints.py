@@ -199,7 +199,10 @@ def what_is_missing(checkpoint: Path) -> str | None:
         return f"{STATE_FILE} is missing"
     for path in sorted(checkpoint.rglob("*")):
         if path.is_file() and _is_cut_off(path):
-            return f"{path.name} is cut off"
+            return f"{path.name} is cut off or damaged"
+    state = _json(checkpoint / STATE_FILE)
+    if not isinstance(state.get("global_step"), int) or not isinstance(state.get("log_history"), list):
+        return f"{STATE_FILE} holds no state of a training"
     missing = sorted(shard for path in checkpoint.glob("*.index.json") for shard in _shards(path) - names)
     if missing:
         return f"{missing[0]} is missing"
@@ -221,7 +224,7 @@ def _is_cut_off(path: Path) -> bool:
         return _safetensors_size(path) != path.stat().st_size
     if path.suffix in (".pt", ".pth"):
         return not zipfile.is_zipfile(path)  # torch.save writes a zip archive, whose directory is at its end
-    return (path.name in _READ_AS_JSON or path.name.endswith(".index.json")) and _json(path) is None
+    return (path.name in _READ_AS_JSON or path.name.endswith(".index.json")) and not isinstance(_json(path), dict)
 
 
 def _safetensors_size(path: Path) -> int | None:
@@ -231,14 +234,15 @@ def _safetensors_size(path: Path) -> int | None:
         header = file.read(min(length, path.stat().st_size))
     try:
         entries = [value for key, value in json.loads(header).items() if key != "__metadata__"]
-    except ValueError:
+        return 8 + length + max((int(entry["data_offsets"][1]) for entry in entries), default=0)
+    except (ValueError, AttributeError, TypeError, LookupError, RecursionError):  # JSON of another kind
         return None
-    return 8 + length + max((int(entry["data_offsets"][1]) for entry in entries), default=0)
 
 
 def _shards(index: Path) -> set[str]:
     """Names of the files that a weight index lists."""
-    return set((_json(index) or {})["weight_map"].values())
+    shards = _json(index).get("weight_map")
+    return set(map(str, shards.values())) if isinstance(shards, dict) else {f"the weight_map of {index.name}"}
 
 
 def _json(path: Path) -> Any:

@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 IGNORE_INDEX = -100
+LEAST_SCATTER = 1e-10
+"""Share of the square sum below which differences between rows are rounding noise."""
 SQUARED_DISTANCE_FLOOR = 1e-12
 """Squared distances are floored here before the square root, whose gradient is infinite at zero."""
 CALIBRATION_BLOCK = 1024
@@ -308,6 +310,11 @@ def leave_one_out(distances: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
     rows = counts.to(distances.dtype)[labels]  # (B,)
     stretch = torch.ones_like(distances).scatter(1, labels.unsqueeze(1), (rows / (rows - 1.0)).unsqueeze(1))
     return distances * stretch
+
+
+def has_scatter(residuals: Tensor, spread: Tensor) -> bool:
+    """Whether residuals (N, H) of rows are more than the rounding of their spread (N, H)."""
+    return float(residuals.square().sum()) > LEAST_SCATTER * float(spread.square().sum())
 
 
 def calibrated_scale(

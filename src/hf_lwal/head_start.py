@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from .distributed import broadcast_
-from .functional import IGNORE_INDEX, SQUARED_DISTANCE_FLOOR, class_sums, pairwise_distances
+from .functional import IGNORE_INDEX, SQUARED_DISTANCE_FLOOR, class_sums, has_scatter, pairwise_distances
 from .heads import is_plain_linear
 
 logger = logging.getLogger(__name__)
@@ -29,8 +29,6 @@ REFERENCE = (2e-5, 0.003)
 """At this learning rate the entries of the head start with this root mean square; it grows as the rate to the 1.5."""
 LARGEST_RELATIVE_STEP = 0.01
 """No Adam step may move the entries by more than this share of their root mean square."""
-LEAST_SCATTER = 1e-10
-"""Share of the variance that lies within classes below which it is rounding noise, not worth whitening by."""
 LEAST_DISTANCE = 100.0 * SQUARED_DISTANCE_FLOOR**0.5
 """Mean distance to class means that the start leaves at least: smaller ones drown in the floor of distances."""
 
@@ -68,12 +66,14 @@ def class_mean_projection(
     """
     share = _share(features, labels, whiten)
     labelled = labels != IGNORE_INDEX
-    if share < 1.0 and not _has_scatter(*_residuals(features[labelled].double(), labels[labelled], num_labels)):
+    rows = features[labelled].double()
+    differ = has_scatter(rows - rows.mean(dim=0), rows)
+    if share < 1.0 and differ and not has_scatter(*_residuals(rows, labels[labelled], num_labels)):
         logger.warning(
             "The start rows of each label are all alike, so their scatter tells nothing: the head starts as a plain "
             "projection onto the class means. Look for repeated rows and for features that are constant."
         )
-    return _projection(features[labelled].double(), labels[labelled], num_labels, embedding_dim, share)[:2]
+    return _projection(rows, labels[labelled], num_labels, embedding_dim, share)[:2]
 
 
 @torch.no_grad()
@@ -135,7 +135,7 @@ def _projection(
     means = sums / counts.clamp(min=1.0).unsqueeze(1)
     centre = means[seen].mean(dim=0)
     residuals, spread = _residuals(features, labels, num_labels)
-    scaling = _inverse_root(residuals, share if _has_scatter(residuals, spread) else 1.0)  # (H, H)
+    scaling = _inverse_root(residuals, share if has_scatter(residuals, spread) else 1.0)  # (H, H)
     between = (means[seen] - centre) @ scaling  # (C', H)
     weight = _orthonormal_rows(between, embedding_dim) @ scaling
     return weight, -weight @ centre, means, seen
@@ -145,11 +145,6 @@ def _residuals(features: Tensor, labels: Tensor, num_labels: int) -> tuple[Tenso
     """Differences (N, H) of rows from the mean of their class, and from that of all rows."""
     sums, counts = class_sums(features, labels, num_labels)
     return features - (sums / counts.clamp(min=1.0).unsqueeze(1))[labels], features - features.mean(dim=0)
-
-
-def _has_scatter(residuals: Tensor, spread: Tensor) -> bool:
-    """Whether rows (N, H) scatter within their classes by more than the rounding of their values."""
-    return float(residuals.square().sum()) > LEAST_SCATTER * float(spread.square().sum())
 
 
 def _inverse_root(residuals: Tensor, share: float) -> Tensor:

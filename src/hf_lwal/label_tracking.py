@@ -6,6 +6,7 @@ the class means to the new rows; take the loss against the label vectors; step t
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,6 +17,8 @@ from .functional import IGNORE_INDEX, class_sums, finite_rows
 
 if TYPE_CHECKING:
     from .modeling_lwal import LwALPreTrainedModel
+
+logger = logging.getLogger(__name__)
 
 CALIBRATION_ROWS = 256
 """Without a start pass the scale is calibrated on this many first rows."""
@@ -133,6 +136,13 @@ class LabelTracker:
             return
         if self.step(model) == 0 and self._first_rows is None and not bool(table.seen.any()):
             self._first_rows, self._first_labels = [], 0
+            if model.config.initial_labels == "class_means":
+                logger.warning(
+                    "The label vectors start from the rows of the first batches, through a random head, "
+                    "and can stay at chance: with two labels at 50 % for 8 epochs, where a start from data reached "
+                    "100 % in the second. Call model.initialize_labels(dataloader) before the optimizer is made, or "
+                    "train with LwALTrainer."
+                )
         if self._first_rows is not None:
             self._first_rows.append((values, labels))
             self._first_labels += int(self._last_sums[:, -1].sum())  # of all ranks, which must stop together

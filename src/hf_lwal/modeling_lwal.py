@@ -52,7 +52,7 @@ from .loading import (
 from .open_set import OpenSet
 from .quantisation import sparing
 from .saving import Layout, check_can_be_loaded_again, check_labels_fit
-from .start import StartSamples, collect, finite_samples, warn_of_missing_classes
+from .start import StartSamples, collect, finite_samples, warn_of_alike_rows, warn_of_missing_classes
 
 logger = logging.getLogger(__name__)
 
@@ -277,6 +277,7 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
         """
         samples = collect(self, self.start_values, dataloader, self.device, progress, as_in_training=self.training)
         self.start_from(samples, learning_rate=learning_rate)
+        warn_of_alike_rows(samples)
         warn_of_missing_classes(samples.labels, self.config.label_names)
         return samples
 

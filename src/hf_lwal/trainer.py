@@ -49,11 +49,24 @@ from .own_optimizer import Names, carry_over, parameter_names
 from .peft_support import check_adapter, check_trainable, core_model
 from .sample_ids import SAMPLE_ID, NumberedCollator, NumberedRows
 from .settings import apply_settings, settings_without_use
-from .start import StartSamples, batch_norms, collect, own_random_state, warn_of_missing_classes
+from .start import (
+    StartSamples,
+    batch_norms,
+    collect,
+    has_fresh_batch_norms,
+    own_random_state,
+    settle_fresh_batch_norms,
+    warn_of_alike_rows,
+    warn_of_close_classes,
+    warn_of_missing_classes,
+)
 from .streams import KeptStream
 from .training_args import LwALSettings, LwALTrainingArguments, resolve
 
 logger = logging.getLogger(__name__)
+
+ROWS_PER_LABEL = 2
+"""Rows of a batch for each label below which the paper's class means say little of their classes."""
 
 
 class LwALTrainer(BestModelTrainer):
@@ -226,6 +239,8 @@ class LwALTrainer(BestModelTrainer):
                 "The paper preset needs all rows of a step in one place, which nn.DataParallel does not give: start "
                 "one process per GPU with `accelerate launch` or `torchrun`."
             )
+        if paper and model.config.refresh_every > 0:
+            self._warn_of_small_steps(model.config.num_labels)
         if self.args.gradient_accumulation_steps == 1 or (paper and self.lwal_settings.exact_accumulation):
             return
         if paper:
@@ -236,6 +251,19 @@ class LwALTrainer(BestModelTrainer):
             )
         if model.config.repel_weight > 0:
             logger.warning("With gradient accumulation the repel loss compares rows within a micro-batch only.")
+
+    def _warn_of_small_steps(self, num_labels: int) -> None:
+        parts = self.args.gradient_accumulation_steps if self.lwal_settings.exact_accumulation else 1
+        rows = self.args.train_batch_size * self.args.world_size * parts
+        if rows < ROWS_PER_LABEL * num_labels:
+            logger.warning(
+                "The paper preset takes the label vectors from the %d rows of one batch, few for %d labels: "
+                "with 32 rows for 150 labels it ended at 59.6 %% where one-hot reaches 93.6 %%. Use batches of at "
+                "least %d rows, or the default preset, whose class means remember rows of earlier steps.",
+                rows,
+                num_labels,
+                ROWS_PER_LABEL * num_labels,
+            )
 
     # -- loss -------------------------------------------------------------------------------------------------------
 
@@ -252,7 +280,11 @@ class LwALTrainer(BestModelTrainer):
         if model is not None and len(batches) > 1 and self._wants_whole_step(model):
             with self.compute_loss_context_manager():
                 self._whole_step = WholeStep.collect(model, [self._prepare_inputs(batch) for batch in batches])
-        return batches, None if num_items is None else all_reduce_sum(num_items.to(device))
+        if num_items is None:
+            return batches, None
+        num_items = all_reduce_sum(num_items.to(device))
+        self._label_log.count(num_items)
+        return batches, num_items
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Tensor | None:
         labels = [batch["labels"] for batch in batch_samples if "labels" in batch]
@@ -395,20 +427,39 @@ class LwALTrainer(BestModelTrainer):
             return
         if numbers := self.label_objective.begin(model):
             self.log(numbers)
-        if not self.label_objective.wants_start(model):
+        wanted, fresh = self.label_objective.wants_start(model), has_fresh_batch_norms(model)
+        if not wanted and not fresh:
             return
         batches = self._rows_to_batches(self.lwal_settings.init_samples)
+        settled = fresh and self._settle_batch_norms(batches)
+        if not wanted:
+            return
         if not first_rank_says(len(batches) > 0, self.args.device):
             logger.warning("No row could be read for the start pass: label vectors start with the first rows seen.")
             return
         if self.is_deepspeed_enabled and isinstance(model, LwALPreTrainedModel):
             model.config.initial_head = "random"  # DeepSpeed has copied the weights: it would put the old head back
-        samples = self._collect(batches, "Class means", as_in_training=True)
+        samples = self._collect(batches, "Class means", as_in_training=not settled)
         numbers = self.label_objective.start(model, samples, self._peak_learning_rate())
         self.check_ranks()
+        warn_of_alike_rows(samples)
+        if isinstance(model, LwALPreTrainedModel) and model.config.follow_drift == 0.0:
+            warn_of_close_classes(samples, model.config.num_labels)
         warn_of_missing_classes(samples.labels, self._label_names())
         self._warn_of_scale(numbers)
         self.log({"start_samples": len(samples.labels), "start_seconds": round(samples.seconds, 3), **numbers})
+
+    def _settle_batch_norms(self, batches: list[Any] | DataLoader[Any]) -> bool:
+        """Statistics of the start rows for BatchNorm layers without any, the first rank's; whether that was all."""
+        model, settled = self.core_model, False
+        run = model.start_values if isinstance(model, LwALPreTrainedModel) else lambda inputs: model(**inputs)
+        if len(batches):
+            with self.compute_loss_context_manager():
+                settled = settle_fresh_batch_norms(model, run, batches, self.args.device)
+        for layer in batch_norms(model):
+            for buffer in layer.buffers():
+                broadcast_(buffer)
+        return first_rank_says(settled, self.args.device)
 
     def check_finite(self) -> None:
         """Raise FloatingPointError where a weight is NaN or infinite: nothing more can be learned, nor measured."""
@@ -614,6 +665,11 @@ class LwALTrainer(BestModelTrainer):
         weights = self.lwal_settings.class_weights
         if labels is not None and len(labels):
             check_labels(labels, names)
+            if bool((labels == IGNORE_INDEX).all()):
+                raise ValueError(
+                    f"All {len(labels)} training rows have the label {IGNORE_INDEX}, which is not learned, so nothing "
+                    "could be trained: give the rows the ids or names of their labels."
+                )
         several = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"": self.eval_dataset}
         for dataset in (self.train_dataset, *several.values()):
             check_numbering(dataset, names)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import CommandError
 from ..files import write_text_atomically
 from ..flags import argument, option
+from ..folder_lock import LOCK_FILE, FolderLock, in_use
 from .train_checks import check_given, rehearse
 from .train_data import Rows, fit_tokenizer, load_rows, ready
 from .train_flags import DEFAULTS, build_arguments, training_values
@@ -155,6 +156,9 @@ def run(options: TrainOptions) -> int:
         )
     say(*_introduction(job), *(f"Note: {note}." for note in job.rows.notes))
     main.add_callback(_at_begin(options, job))
+    lock = FolderLock(output)  # to the end of the report, which writes there, too
+    if os.environ.get("RANK", "0") == "0" and not lock.take():
+        raise CommandError(in_use(output))
     try:
         method = main.lwal_settings.label_method
         trained = {"LwAL" if method == "lwal" else method: _train(main, job)}
@@ -162,10 +166,12 @@ def run(options: TrainOptions) -> int:
             say("", "Control: a one-hot head started from class means, the same steps.")
             values = control_values(job.values)
             trained["one-hot from class means"] = _train(build_trainer(job, values), job)
+        say(*report(job, trained))
     except KeyboardInterrupt:
         say("", f"Stopped. To continue from the last checkpoint: hf-lwal train {output}/train.yaml --resume")
         raise
-    say(*report(job, trained))
+    finally:
+        lock.release()
     return 0
 
 
@@ -192,7 +198,7 @@ def check_output(output: Path, allowed: bool) -> None:
 
 def _is_of_a_training(path: Path) -> bool:
     """Whether something is lost with a file: settings and hidden files of a start that failed are not."""
-    return path.name != SETTINGS and not path.name.startswith(".")
+    return path.name not in (SETTINGS, LOCK_FILE) and not path.name.startswith(".")
 
 
 def _prepare(options: TrainOptions, output: Path, resume: bool) -> Job:
