@@ -122,5 +122,5 @@ def test_a_checkpoint_with_a_label_table_is_not_resumed_as_a_stock_model(folder)
     config = tiny_config("bert", id2label=dict(enumerate(NAMES)), label2id={name: i for i, name in enumerate(NAMES)})
     args = LwALTrainingArguments(str(folder), max_steps=2, report_to="none", use_cpu=True, label_method="one_hot")
     stock = AutoModelForSequenceClassification.from_config(config)
-    with pytest.raises(ValueError, match="checkpoint-1 holds a model with a label table.*label_method='lwal'"):
+    with pytest.raises(ValueError, match=r"checkpoint-1 holds a model with a label table.*label_method='lwal'"):
         LwALTrainer(stock, args, train_dataset=separable_text(3, 24)).train(str(folder / "checkpoint-1"))
