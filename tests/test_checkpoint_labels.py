@@ -8,6 +8,7 @@ from datasets import ClassLabel
 from safetensors.torch import load_file, save_file
 from tiny_models import tiny_config
 from toy import separable_text
+from transformers import AutoModelForSequenceClassification
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
 from hf_lwal.checkpoints import check_labels_of_checkpoint, labels_of_checkpoint
@@ -114,3 +115,12 @@ def test_weights_of_another_shape_and_a_table_in_part(folder, tmp_path):
         )
         with pytest.raises(ValueError, match=f"lacks classifier.{name}"):
             trainer_of(folder, NAMES, 2).train(resume_from_checkpoint=str(copy))
+
+
+def test_a_checkpoint_with_a_label_table_is_not_resumed_as_a_stock_model(folder):
+    """With as many labels as a configuration has by default, random weights trained on with the old optimizer."""
+    config = tiny_config("bert", id2label=dict(enumerate(NAMES)), label2id={name: i for i, name in enumerate(NAMES)})
+    args = LwALTrainingArguments(str(folder), max_steps=2, report_to="none", use_cpu=True, label_method="one_hot")
+    stock = AutoModelForSequenceClassification.from_config(config)
+    with pytest.raises(ValueError, match=r"checkpoint-1 holds a model with a label table.*label_method='lwal'"):
+        LwALTrainer(stock, args, train_dataset=separable_text(3, 24)).train(str(folder / "checkpoint-1"))

@@ -147,7 +147,8 @@ def check_weights_of_checkpoint(checkpoint: str | os.PathLike[str], weights: Map
         weights: state of the model that training goes on with.
 
     Raises:
-        ValueError: a weight of another shape, or a tensor of the label table that is missing.
+        ValueError: a weight of another shape, a tensor of the label table that is missing, or a label table for a
+            model that has none.
     """
     found: dict[str, list[int]] = {}
     for path in sorted(Path(checkpoint).glob("model*.safetensors")):
@@ -160,7 +161,14 @@ def check_weights_of_checkpoint(checkpoint: str | os.PathLike[str], weights: Map
                 "model: build the model as it was then (its number of labels, embedding_dim and settings are in the "
                 "checkpoint's config.json), or start anew in another output_dir."
             )
-    if "classifier.label_vectors" not in weights or not found:
+    if "classifier.label_vectors" not in weights:
+        if "classifier.label_vectors" in found:
+            raise ValueError(
+                f"{os.fspath(checkpoint)} holds a model with a label table, but the model of this training has none: "
+                "train with label_method='lwal', or start anew in another output_dir."
+            )
+        return
+    if not found:
         return
     missing = sorted(name for name in _TABLE if name in weights and name not in found)
     if missing:
