@@ -1,7 +1,9 @@
 """A table gives the same rows alone and in a folder, and never loses one without a word."""
 
+import bz2
 import gzip
 import json
+import lzma
 
 import pytest
 
@@ -118,6 +120,8 @@ def test_tables_that_cannot_be_read_name_the_line(content, message, tmp_path):
         ("packed.csv.gz", lambda text: gzip.compress(text.encode())),
         ("blank.csv", lambda text: ("\n" + text.replace("\n", "\n\n")).encode()),
         ("spaces.csv", lambda text: text.replace("text,label", " text , label").encode()),
+        ("utf32.csv", lambda text: text.encode("utf-32")),
+        ("excel.csv", lambda text: ("sep=;\r\n" + text.replace(",", ";")).encode()),
     ],
 )
 def test_the_make_of_a_file_changes_no_row(name, encode, tmp_path):
@@ -125,6 +129,43 @@ def test_the_make_of_a_file_changes_no_row(name, encode, tmp_path):
     texts = ["a\u2028b", "c\x85d", "e\x0cf", "g\u2029h", "\u00fc"]
     content = "text,label\n" + "".join(f"{text},x\n" for text in texts)
     assert pairs(read(tmp_path / name, encode(content))) == [(text, "x") for text in texts]
+
+
+def test_long_numbers_keep_their_digits(tmp_path):
+    """Ids of 19 digits became decimal numbers, so neighbours were one and the same id."""
+    ids = [str(1234567890123456789 + number) for number in range(3)]
+    assert read(tmp_path / "rows.csv", "id,text\n" + "".join(f"{id_},x\n" for id_ in ids))["id"][:] == ids
+
+
+@pytest.mark.parametrize("ending", ["gz", "xz", "bz2"])
+def test_damaged_packed_tables_are_said(ending, tmp_path):
+    """The errors of unpacking are of three families; two of them looked like a bug of ours."""
+    packed = {"gz": gzip, "xz": lzma, "bz2": bz2}[ending].compress("\n".join(LINES).encode())
+    for content in (packed[: len(packed) // 2], packed[:30] + bytes(range(0, 200, 10)) + packed[50:]):
+        with pytest.raises(CommandError, match="could not be decompressed"):
+            read(tmp_path / f"rows.tsv.{ending}", content)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("deep.json", "[" * 100_000, "could not be read as json"),
+        ("wide.csv", "text,label\na,b\n".encode("utf-16-le"), "holds null bytes"),
+    ],
+)
+def test_other_files_that_cannot_be_read_are_said(name, content, message, tmp_path):
+    """Nesting looked like a bug of ours, and UTF-16 without its mark like a column that cannot be cast."""
+    with pytest.raises(CommandError, match=message):
+        read(tmp_path / name, content)
+
+
+def test_not_a_number_is_missing_in_json(tmp_path):
+    """Python's json writes NaN for a missing cell, which became a class called "nan"."""
+    for name, content in {
+        "a.json": '[{"label": NaN}, {"label": "x"}]',
+        "b.jsonl": '{"label": NaN}\n{"label": "x"}',
+    }.items():
+        assert read(tmp_path / name, content)["label"][:] == [None, "x"]
 
 
 def test_numbers_are_numbers_only_where_nothing_is_lost(tmp_path):

@@ -17,6 +17,8 @@ Record = tuple[int, list[str]]
 _WHOLE = re.compile(r"-?(?:0|[1-9]\d{0,17})")
 _DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _LEADING_ZERO = re.compile(r"[+-]?0\d")
+_LONG = re.compile(r"[+-]?\d{16,}")
+_DECLARED = re.compile(r"\s*sep=(.)\r?\n")
 
 
 def read_separated(text: str, separator: str, name: str, tell: Callable[[str], None]) -> dict[str, list[Any]]:
@@ -30,6 +32,9 @@ def read_separated(text: str, separator: str, name: str, tell: Callable[[str], N
         name: of the file, for messages.
         tell: takes notes.
     """
+    declared = _DECLARED.match(text)  # as Excel does
+    if declared:
+        separator, text = declared[1], "\n" + text[declared.end() :]  # the line stays for the count of lines
     first = text.lstrip().split("\n", 1)[0]
     if separator not in first:
         found = [other for other in (",", "\t", ";", "|") if other in first]
@@ -201,10 +206,15 @@ def _fitted(record: Record, header: Sequence[str], separator: str, name: str) ->
 
 
 def _typed(values: list[str | None]) -> list[Any]:
-    """Numbers where every cell of the column is one; numbers with leading zeros are names."""
+    """Numbers where every cell of the column is one; numbers with leading zeros or of 19 digits are names."""
     present = [value for value in values if value is not None]
     if present and all(_WHOLE.fullmatch(value) for value in present):
         return [None if value is None else int(value) for value in values]
-    if present and all(_DECIMAL.fullmatch(value) and not _LEADING_ZERO.match(value) for value in present):
+    if present and all(_is_decimal(value) for value in present):
         return [None if value is None else float(value) for value in values]
     return values
+
+
+def _is_decimal(value: str) -> bool:
+    """Whether a cell is a number of which a float keeps every digit before the point, and no name such as 007."""
+    return bool(_DECIMAL.fullmatch(value)) and not _LEADING_ZERO.match(value) and not _LONG.match(value)

@@ -7,6 +7,7 @@ import gzip
 import json
 import logging
 import lzma
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,7 +80,7 @@ def read_table(path: Path, tell: Tell = log_note) -> Dataset:
         else:
             columns = _columns(_json(text, kind == ".json"))
         return datasets.Dataset.from_dict({name: _uniform(values) for name, values in columns.items()})
-    except (OSError, ValueError, TypeError, OverflowError, datasets.exceptions.DatasetsError) as error:
+    except (OSError, ValueError, TypeError, OverflowError, RecursionError, datasets.exceptions.DatasetsError) as error:
         reason = first_line(error.__cause__ or error)
         raise CommandError(f"{str(path)!r} could not be read as {kind[1:]}: {reason}") from error
 
@@ -88,13 +89,22 @@ def read_text(path: Path) -> str:
     """The text of a file in UTF-8, or in UTF-16 with its mark."""
     content = path.read_bytes()
     if path.suffix.lower() in COMPRESSED:
-        content = COMPRESSED[path.suffix.lower()](content)
+        try:
+            content = COMPRESSED[path.suffix.lower()](content)
+        except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
+            raise CommandError(f"{str(path)!r} could not be decompressed: {first_line(error)}") from error
     return decoded(content, str(path))
 
 
 def decoded(content: bytes, name: str) -> str:
     """Bytes in UTF-8 or in UTF-16 with its mark as text, without the mark."""
     encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    if encoding != "utf-16" and content[:200].count(0) * 4 > len(content[:200]):  # every second byte, or more of them
+        raise CommandError(
+            f"{name!r} is not a text file in UTF-8: it holds null bytes, as UTF-16 does. Save it as UTF-8."
+        )
+    if content[:4] == b"\xff\xfe\x00\x00":  # begins as UTF-16 does
+        encoding = "utf-32"
     try:
         return content.decode(encoding)
     except UnicodeDecodeError as error:
@@ -120,7 +130,7 @@ def _json(text: str, whole: bool) -> Any:
     """What a JSON file holds; one object per line where it is not one value."""
     if whole:
         try:
-            return json.loads(text)
+            return json.loads(text, parse_constant=_constant)
         except json.JSONDecodeError as error:
             if "\n" not in text.strip() or "Extra data" not in error.msg:
                 raise
@@ -128,10 +138,15 @@ def _json(text: str, whole: bool) -> Any:
     for number, line in enumerate(lines_of(text), start=1):
         if line.strip():
             try:
-                rows.append(json.loads(line))
+                rows.append(json.loads(line, parse_constant=_constant))
             except json.JSONDecodeError as error:
                 raise ValueError(f"line {number}: {error.msg}") from None
     return rows
+
+
+def _constant(name: str) -> float | None:
+    """NaN, which Python writes for what is missing, as missing."""
+    return None if name == "NaN" else float(name)
 
 
 def _columns(value: Any) -> dict[str, list[Any]]:
