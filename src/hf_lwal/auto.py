@@ -17,6 +17,7 @@ from transformers import (
 )
 
 from .configuration_lwal import HUB_KEYWORDS, TASKS, LwALConfig, matched_label_names
+from .configuration_pooled import config_with_pooling
 from .heads import STOCK_CLASSES, Head, find_head, replace_head, stock_from_config, with_architectures
 from .modeling_lwal import (
     MODEL_CLASSES,
@@ -25,6 +26,7 @@ from .modeling_lwal import (
     LwALForSequenceClassification,
     LwALPreTrainedModel,
 )
+from .pooling import MODEL, checked_pooling
 from .quantisation import sparing
 
 logger = logging.getLogger(__name__)
@@ -56,6 +58,8 @@ class AutoModelForLwALClassification:
         task: str | None = None,
         config: PreTrainedConfig | str | os.PathLike[str] | None = None,
         keep_head: bool = False,
+        pooling: str = "auto",
+        normalize: bool | None = None,
         **kwargs: Any,
     ) -> Any:
         """Load an LwAL checkpoint with its label table, or start one from a backbone or fine-tuned classifier.
@@ -67,6 +71,10 @@ class AutoModelForLwALClassification:
             task: "text", "image" or "audio" where the architecture allows several.
             config: native configuration with the labels, as example scripts pass it; used as it is.
             keep_head: keep a fine-tuned classifier's head: D = C, and predictions start as the classifier's.
+            pooling: how the tokens of a text become features: "mean", "cls", "max", "last", "mean_sqrt_len",
+                "weightedmean", several joined by "+", "model" for what the stock class does, or "auto" for what a
+                checkpoint of Sentence Transformers says, and "model" for others.
+            normalize: scale these features to length 1; None as the checkpoint says with "auto", else not.
             **kwargs: ``num_labels``, ``id2label``, ``label2id`` and all keywords of transformers' ``from_pretrained``.
 
         Raises:
@@ -77,9 +85,20 @@ class AutoModelForLwALClassification:
             kwargs.pop(removed, None)
         native, labels = _native_config(pretrained_model_name_or_path, config, kwargs)
         if isinstance(native, LwALConfig):
+            _check_pooling(native, pooling, normalize)
             return _load_lwal(pretrained_model_name_or_path, native, labels, embedding_dim, kwargs)
         task = inferred_task(native, task)
         refuse_other_problems(native)
+        if keep_head and pooling == "auto":
+            pooling = MODEL  # a head that stays needs the features that it was trained on
+        hub = {key: kwargs[key] for key in HUB_KEYWORDS if key in kwargs}
+        pooled = config_with_pooling(native, task, pretrained_model_name_or_path, pooling, normalize, **hub)
+        if keep_head and pooled is not native:
+            raise ValueError(
+                f"keep_head=True keeps a head that was trained on other features than pooling={pooling!r} gives: "
+                "leave pooling and normalize out, or keep_head."
+            )
+        native = pooled
         settings = _settings(native, task, labels, embedding_dim, keep_head)
         encoder_config = with_architectures(copy.deepcopy(native))
         encoder_config.num_labels = settings["embedding_dim"]
@@ -104,6 +123,8 @@ class AutoModelForLwALClassification:
         *,
         embedding_dim: int | str | None = None,
         task: str | None = None,
+        pooling: str = "model",
+        normalize: bool | None = None,
         **kwargs: Any,
     ) -> LwALPreTrainedModel:
         """Build a model with random weights.
@@ -112,12 +133,15 @@ class AutoModelForLwALClassification:
             config: native configuration with the labels, or an `LwALConfig`.
             embedding_dim: as in `from_pretrained`.
             task: as in `from_pretrained`.
+            pooling: as in `from_pretrained`; without a checkpoint, "auto" is "model".
+            normalize: as in `from_pretrained`.
             **kwargs: passed on to transformers, for example ``dtype`` or ``attn_implementation``.
         """
         if isinstance(config, LwALConfig):
             return MODEL_CLASSES[config.task]._from_config(config, **kwargs)
         task = inferred_task(config, task)
         refuse_other_problems(config)
+        config = config_with_pooling(config, task, None, pooling, normalize)
         settings = _settings(config, task, (config.id2label, config.num_labels), embedding_dim)
         encoder_config = copy.deepcopy(config)
         encoder_config.num_labels = settings["embedding_dim"]
@@ -312,6 +336,17 @@ def _renew_head(
     if loaded or info["mismatched_keys"]:
         logger.info(
             "The fine-tuned head of %s is replaced by a fresh one with %d outputs.", name, settings["embedding_dim"]
+        )
+
+
+def _check_pooling(config: LwALConfig, pooling: str, normalize: bool | None) -> None:
+    """Raise ValueError when an LwAL checkpoint is asked to pool otherwise than it was trained to."""
+    own = getattr(config.encoder_config, "normalize", False)
+    same = pooling == "auto" or checked_pooling(pooling) == config.pooling
+    if not same or normalize not in (None, own):
+        raise ValueError(
+            f"This checkpoint was trained with pooling={config.pooling!r}, normalize={own}: leave both out, "
+            "or start from the backbone."
         )
 
 

@@ -7,6 +7,8 @@ from typing import Any, Literal
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
+from .configuration_pooled import LwALPooledConfig, forwarded
+
 FORMAT_VERSION = 1
 """Version of the saved format; a checkpoint with a larger number needs a newer hf-lwal."""
 
@@ -17,17 +19,7 @@ EXTRA_OUTPUTS = ("embeddings", "features", "hidden_states", "attentions", "past_
 
 
 def _forwarded(name: str) -> property:
-    """Property that reads and writes ``encoder_config``: tokenizer alignment and scripts set these on the model."""
-
-    def read(self: LwALConfig) -> Any:
-        return getattr(self._encoder(name), name)
-
-    def write(self: LwALConfig, value: Any) -> None:
-        encoder = self.__dict__.get("encoder_config")
-        if isinstance(encoder, PreTrainedConfig):
-            setattr(encoder, name, value)
-
-    return property(read, write)
+    return forwarded(name, "encoder_config")
 
 
 class LwALConfig(PreTrainedConfig):
@@ -54,7 +46,8 @@ class LwALConfig(PreTrainedConfig):
         initial_labels: "class_means", or "one_hot" for label vectors that start as multiples of the unit vectors.
         initial_label_norm: that multiple.
         initial_head: what the start pass does to the encoder's last layer, in the features space: "whitened" and
-            "class_means" make it the projection of `head_start.class_mean_projection`, "random" leaves it.
+            "class_means" make it the projection of `head_start.class_mean_projection`, "probe" fits it and the offset
+            to the start rows (`probe_start.fitted_start`), "random" leaves it.
         initial_num_labels: number of labels that the table was started with, where labels were added or removed
             since; ``embedding_dim`` belongs to it.
         push_code: let pushes to the Hub carry the modules that load the model with ``trust_remote_code=True`` where
@@ -83,7 +76,7 @@ class LwALConfig(PreTrainedConfig):
     repel_weight: float = 0.0
     initial_labels: Literal["class_means", "one_hot"] = "class_means"
     initial_label_norm: float = 1.0
-    initial_head: Literal["whitened", "class_means", "random"] = "whitened"
+    initial_head: Literal["whitened", "class_means", "probe", "random"] = "whitened"
     initial_num_labels: int | None = None
     push_code: bool = True
     lwal_version: int = FORMAT_VERSION
@@ -118,7 +111,7 @@ class LwALConfig(PreTrainedConfig):
             ("space", ("features", "embeddings")),
             ("preset", ("default", "paper")),
             ("initial_labels", ("class_means", "one_hot")),
-            ("initial_head", ("whitened", "class_means", "random")),
+            ("initial_head", ("whitened", "class_means", "probe", "random")),
         ):
             value = getattr(self, name)
             if value not in allowed:
@@ -152,6 +145,12 @@ class LwALConfig(PreTrainedConfig):
         return matched_label_names(self.id2label, None)[0] or {}
 
     @property
+    def pooling(self) -> str:
+        """How tokens become the features: "model" as the stock classifier does, or a key of `pooling.MODES`."""
+        pooled = isinstance(self.encoder_config, LwALPooledConfig)
+        return self.encoder_config.pooling if pooled else "model"
+
+    @property
     def keys_to_ignore_at_inference(self) -> list[str]:
         """Output fields that are not predictions: the encoder's own, and what the label table adds."""
         own = list(getattr(self.encoder_config, "keys_to_ignore_at_inference", []))
@@ -167,12 +166,6 @@ class LwALConfig(PreTrainedConfig):
             output |= {**timm, "image_processor_type": "TimmWrapperImageProcessor"}
         output.pop("problem_type", None)
         return output
-
-    def _encoder(self, name: str) -> PreTrainedConfig:
-        encoder = self.__dict__.get("encoder_config")
-        if not isinstance(encoder, PreTrainedConfig):
-            raise AttributeError(f"{name} is read from encoder_config, which is not set yet.")
-        return encoder
 
 
 def matched_label_names(

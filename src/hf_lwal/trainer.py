@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -35,6 +36,7 @@ from .metrics import accuracy_and_f1
 from .modeling_lwal import LwALPreTrainedModel
 from .objectives import LossContext, Objective, average_gradients, build_objective
 from .peft_support import check_adapter, check_trainable, core_model
+from .repooling import with_pooling
 from .sample_ids import SAMPLE_ID, NumberedCollator, NumberedRows
 from .settings import apply_settings
 from .start import StartSamples, batch_norms, collect, own_random_state, warn_of_missing_classes
@@ -123,7 +125,7 @@ class LwALTrainer(CheckpointTrainer):
 
     def _prepared(self, model: nn.Module) -> nn.Module:
         check_adapter(model, None if self._own_objective else self.lwal_settings.label_method)
-        model = self.label_objective.prepare_model(model)
+        model = self.label_objective.prepare_model(with_pooling(model, self.lwal_settings.pooling))
         apply_settings(core_model(model), self.lwal_settings)
         return model
 
@@ -280,10 +282,12 @@ class LwALTrainer(CheckpointTrainer):
         if self.is_deepspeed_enabled and isinstance(model, LwALPreTrainedModel):
             model.config.initial_head = "random"  # DeepSpeed has copied the weights: it would put the old head back
         samples = self._collect(batches, "Class means", as_in_training=True)
+        began = time.perf_counter()
         numbers = self.label_objective.start(model, samples, self._peak_learning_rate())
+        seconds = samples.seconds + time.perf_counter() - began
         warn_of_missing_classes(samples.labels, self._label_names())
         self._warn_of_scale(numbers)
-        self.log({"start_samples": len(samples.labels), "start_seconds": round(samples.seconds, 3), **numbers})
+        self.log({"start_samples": len(samples.labels), "start_seconds": round(seconds, 3), **numbers})
 
     def _peak_learning_rate(self) -> float | None:
         """Largest learning rate of the optimizer, once warmed up; None where steps follow the gradient's size."""

@@ -1,0 +1,170 @@
+"""Configuration of a text classifier that pools the tokens of any backbone: the backbone's own, and how to pool."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+from typing import Any
+
+from transformers import AutoConfig, PreTrainedConfig
+from transformers.configuration_utils import SubConfigSpec
+
+from .pooling import MODEL, checked_pooling, stored_pooling
+
+logger = logging.getLogger(__name__)
+
+DROPOUTS = ("classifier_dropout", "seq_classif_dropout", "hidden_dropout_prob")
+"""Where configurations say how much dropout stands before the classifier, the more special name first."""
+LABELS = ("id2label", "label2id", "num_labels", "problem_type")
+
+
+def forwarded(name: str, part: str) -> property:
+    """Property that reads and writes the configuration ``part``: tokenizers and scripts set it on the whole."""
+
+    def read(self: PreTrainedConfig) -> Any:
+        inner = self.__dict__.get(part)
+        if not isinstance(inner, PreTrainedConfig):
+            raise AttributeError(f"{name} is read from {part}, which is not set yet.")
+        return getattr(inner, name)
+
+    def write(self: PreTrainedConfig, value: Any) -> None:
+        inner = self.__dict__.get(part)
+        if isinstance(inner, PreTrainedConfig):
+            setattr(inner, name, value)
+
+    return property(read, write)
+
+
+class LwALPooledConfig(PreTrainedConfig):
+    """Configuration of `LwALPooledForSequenceClassification`.
+
+    Attributes:
+        base_config: configuration of the backbone.
+        pooling: a key of `pooling.MODES`, or several joined by "+".
+        normalize: scale the pooled vectors to length 1.
+        classifier_dropout: share of the pooled vector that training drops; None for the backbone's own.
+    """
+
+    model_type = "lwal_pooled"
+    sub_configs_defaults = {"base_config": SubConfigSpec(AutoConfig, model_type="bert")}  # noqa: RUF012
+
+    base_config: Any = None
+    pooling: str = "mean"
+    normalize: bool = False
+    classifier_dropout: float | None = None
+
+    pad_token_id = forwarded("pad_token_id", "base_config")
+    bos_token_id = forwarded("bos_token_id", "base_config")
+    eos_token_id = forwarded("eos_token_id", "base_config")
+    vocab_size = forwarded("vocab_size", "base_config")
+    hidden_size = forwarded("hidden_size", "base_config")
+    initializer_range = forwarded("initializer_range", "base_config")
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Check the pooling and take over how the backbone attends."""
+        if isinstance(self.base_config, PreTrainedConfig):
+            kwargs.setdefault("attn_implementation", self.base_config._attn_implementation)
+        super().__post_init__(**kwargs)
+        self.pooling = checked_pooling(self.pooling)
+        if self.pooling == MODEL:
+            raise ValueError("pooling='model' is the stock classifier's own: load that, without this configuration.")
+
+    def get_text_config(self, *args: Any, **kwargs: Any) -> PreTrainedConfig:
+        """The backbone's: there the sizes of vocabulary and layers are looked for."""
+        return self.base_config.get_text_config(*args, **kwargs)
+
+    @property
+    def keys_to_ignore_at_inference(self) -> list[str]:
+        """Output fields of the backbone that are not predictions."""
+        return list(getattr(self.base_config, "keys_to_ignore_at_inference", []))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Serialise without the labels of the backbone, which has none, and without its name, which is the whole's."""
+        output = super().to_dict()
+        for key in (*LABELS, "_name_or_path"):
+            output["base_config"].pop(key, None)
+        return output
+
+
+def pooled_config(
+    config: PreTrainedConfig, pooling: str, normalize: bool, base: PreTrainedConfig | None = None
+) -> LwALPooledConfig:
+    """Configuration of the pooled classifier on the backbone of a stock one, with the same labels.
+
+    Args:
+        config: of the backbone or its stock classifier; copied.
+        pooling: as in `LwALPooledConfig`.
+        normalize: as in `LwALPooledConfig`.
+        base: configuration of the backbone where ``config`` is a whole around it.
+    """
+    base = copy.deepcopy(config if base is None else base)
+    base.architectures = None
+    dropout = next((value for name in DROPOUTS if (value := getattr(base, name, None)) is not None), 0.0)
+    return LwALPooledConfig(
+        base_config=base,
+        pooling=pooling,
+        normalize=normalize,
+        classifier_dropout=float(dropout),
+        id2label=dict(config.id2label),
+        label2id=dict(config.label2id),
+        problem_type=config.problem_type,
+        name_or_path=config.name_or_path,
+        dtype=config.dtype,
+    )
+
+
+def config_with_pooling(
+    config: PreTrainedConfig,
+    task: str,
+    name: str | os.PathLike[str] | None,
+    pooling: str,
+    normalize: bool | None = None,
+    **hub: Any,
+) -> PreTrainedConfig:
+    """Configuration of the classifier that pools as wanted: the given one where that is what its class does.
+
+    Args:
+        config: of a backbone, or of a stock or pooled classifier.
+        task: "text", "image" or "audio".
+        name: checkpoint that "auto" asks; None for none.
+        pooling: "auto", "model", a key of `pooling.MODES`, or several joined by "+".
+        normalize: scale the pooled vectors to length 1; None does as the checkpoint says with "auto", else not.
+        **hub: revision, token and the like.
+
+    Raises:
+        ValueError: an unknown pooling, or one that the task or the checkpoint does not allow.
+    """
+    if pooling == "auto":
+        if task != "text" or name is None or isinstance(config, LwALPooledConfig):
+            return _normalized(config, normalize)
+        pooling, stored_normalize, why = stored_pooling(name, **hub)
+        normalize = stored_normalize and pooling != MODEL if normalize is None else normalize
+        logger.info("Pooling of %s: %s%s, since %s.", name, pooling, " scaled to length 1" if normalize else "", why)
+    pooling = checked_pooling(pooling)
+    if pooling == MODEL and not isinstance(config, LwALPooledConfig):
+        return _normalized(config, normalize)
+    if task != "text":
+        raise ValueError(
+            f"pooling={pooling!r} is for the tokens of texts, but this model classifies {task}, whose architectures "
+            "pool in their own ways: leave pooling out."
+        )
+    base = config.base_config if isinstance(config, LwALPooledConfig) else config
+    if pooling == MODEL:
+        raise ValueError(
+            f"This classifier pools by {config.pooling!r}, and so was its head trained: start from its backbone for "
+            "pooling='model'."
+        )
+    return pooled_config(config, pooling, bool(normalize), base)
+
+
+def _normalized(config: PreTrainedConfig, normalize: bool | None) -> PreTrainedConfig:
+    """The configuration, unless it cannot do what was asked for."""
+    if normalize is None or normalize == getattr(config, "normalize", False):
+        return config
+    if isinstance(config, LwALPooledConfig):
+        return pooled_config(config, config.pooling, normalize, config.base_config)
+    raise ValueError("normalize=True scales pooled vectors: choose a pooling such as 'mean' with it.")
+
+
+AutoConfig.register(LwALPooledConfig.model_type, LwALPooledConfig, exist_ok=True)
