@@ -17,12 +17,14 @@ PROJECT = Path(__file__).parents[1]
 
 LAYERS = [
     *("errors", "flags", "functional", "distributed", "labels", "sample_ids", "presets", "metrics"),
+    *("pooling", "configuration_pooled", "modeling_pooled"),
     *("label_rows", "label_table", "label_table_file", "hub_code"),
     *(
         "configuration_lwal",
         "quantisation",
         "heads",
         "head_start",
+        "probe_start",
         "start",
         "inference",
         "label_editing",
@@ -40,6 +42,7 @@ LAYERS = [
         "training_args",
         "settings",
         "objectives",
+        "repooling",
         "exact_accumulation",
         "callbacks",
         "checkpoints",
