@@ -23,8 +23,8 @@ logger = logging.getLogger(__name__)
 
 SHARES = (0.03, 0.1, 0.3, 1.0)
 """Shares of the identity in the within-class covariance to choose from, where classes have `FOLDS` rows on average."""
-WEIGHT_DECAY = 1e-3
-"""Of what is fitted, in units of the logits; the ends of 1e-5 and 1e-3 lie within half a point of each other."""
+WEIGHT_DECAYS = (1e-3, 1e-2, 1e-1, 1.0)
+"""Of what is fitted, in units of the logits, to choose from: clean labels want the first, wrong ones more."""
 ITERATIONS = 15
 """Of L-BFGS; as many in the folds as at the end, since stopping early is a part of the regularisation."""
 WIDEST = 1024
@@ -98,11 +98,10 @@ def fitted_start(
         logger.info("The start is not fitted, since %s: it stays at the class means.", reason)
         return None
     folds = Folds(rows, ids, len(classes), embedding_dim, learn_offset)
-    share = folds.best_share()
-    scale = folds.scale(folds.held_out(share, None))
-    held_out = folds.held_out(share, scale)
-    rule = folds.held_out(folds.shares[-1] if len(folds.shares) == 1 else folds.rule, None)
-    losses = {name: folds.loss(found) for name, found in (("class means", rule), ("fitted", held_out))}
+    share, decay = folds.best()
+    scale = folds.scale(folds.held_out(share))
+    held_out = folds.held_out(share, scale, decay)
+    losses = {"class means": folds.loss(folds.held_out(folds.rule)), "fitted": folds.loss(held_out)}
     if not losses["fitted"] < losses["class means"]:
         logger.info(
             "The start is not fitted, since its loss on rows held out is %.3f, that of the class means %.3f.",
@@ -110,14 +109,16 @@ def fitted_start(
             losses["class means"],
         )
         return None
-    probe = folds.fitted(torch.ones_like(ids, dtype=torch.bool), share, scale)
+    probe = folds.fitted(torch.ones_like(ids, dtype=torch.bool), share, scale, decay)
     accuracy = float((held_out.argmin(dim=1) == ids)[folds.usable].double().mean())
     logger.info(
-        "Start fitted to %d rows in %.1f s (share %.2g of the identity): accuracy on rows held out %.1f %%, loss %.3f "
+        "Start fitted to %d rows in %.1f s (share %.2g of the identity, weight decay %g): accuracy on rows "
+        "held out %.1f %%, loss %.3f "
         "(class means %.3f).",
         len(ids),
         time.perf_counter() - started,
         share,
+        decay,
         100.0 * accuracy,
         losses["fitted"],
         losses["class means"],
@@ -163,22 +164,27 @@ class Folds:
         self.shares = SHARES if enough else (self.rule,)
         self._spectra: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def best_share(self) -> float:
-        """The share whose fit has the least loss on the first fold."""
-        if len(self.shares) == 1:
-            return self.shares[0]
-        losses = {}
-        for share in self.shares:
-            scale = self.scale(self.held_out(share, None, folds=1))
-            losses[share] = self.loss(self.held_out(share, scale, folds=1))
+    def best(self) -> tuple[float, float]:
+        """Share and weight decay whose fit has the least loss on the first fold, one after the other."""
+        scales = {share: self.scale(self.held_out(share, folds=1)) for share in self.shares}
+
+        def loss(share: float, decay: float) -> float:
+            return self.loss(self.held_out(share, scales[share], decay, folds=1))
+
+        losses = {(share, WEIGHT_DECAYS[0]): loss(share, WEIGHT_DECAYS[0]) for share in self.shares}
+        share, _ = min(losses, key=losses.__getitem__)
+        losses |= {(share, decay): loss(share, decay) for decay in WEIGHT_DECAYS[1:]}
         return min(losses, key=losses.__getitem__)
 
-    def held_out(self, share: float, scale: float | None, folds: int = FOLDS) -> Tensor:
+    def held_out(
+        self, share: float, scale: float | None = None, decay: float = WEIGHT_DECAYS[0], folds: int = FOLDS
+    ) -> Tensor:
         """Distances (N, C) of the rows of the first ``folds`` parts to label vectors made without their part.
 
         Args:
             share: of the identity in the whitening.
             scale: at which to fit; None for the class means as they are.
+            decay: weight decay of the fit.
             folds: how many parts; rows of the others stay at infinity, as do classes without other rows.
         """
         distances = self.rows.new_full((len(self.ids), self.num_labels), torch.inf)
@@ -186,7 +192,10 @@ class Folds:
             held_out, rest = self.fold == number, self.fold != number
             if not bool(held_out.any()):
                 continue
-            probe = self.started(rest, share, number) if scale is None else self.fitted(rest, share, scale, number)
+            if scale is None:
+                probe = self.started(rest, share, number)
+            else:
+                probe = self.fitted(rest, share, scale, decay, number)
             seen = self.ids[rest].bincount(minlength=self.num_labels) > 0
             distances[held_out] = probe.distances(self.rows[held_out]).masked_fill(~seen, torch.inf)
         return distances
@@ -213,14 +222,14 @@ class Folds:
         head = _orthonormal_rows((means - centre) @ scaling, self.embedding_dim) @ scaling
         return Probe(head, centre, means, head.new_zeros(self.num_labels, self.embedding_dim))
 
-    def fitted(self, rest: Tensor, share: float, scale: float, number: int = -1) -> Probe:
-        """The start that is fitted to the rows ``rest`` at a scale of the logits; arguments as for `started`."""
+    def fitted(self, rest: Tensor, share: float, scale: float, decay: float, number: int = -1) -> Probe:
+        """The start that is fitted to the rows ``rest`` at a scale of the logits; other arguments as above."""
         scaling, centre, means = self._whitened(rest, share, number)
         head = _orthonormal_rows((means - centre) @ scaling, self.embedding_dim)  # (D, H), of whitened features
         inputs, centroids = (self.rows[rest] - centre) @ scaling, (means - centre) @ scaling
         size = float(inputs.square().sum(dim=1).mean().sqrt().clamp(min=torch.finfo(inputs.dtype).tiny))
         change, offset = fit(
-            inputs / size, self.ids[rest], centroids / size, head, scale * size, learn_offset=self.learn_offset
+            inputs / size, self.ids[rest], centroids / size, head, scale * size, decay, learn_offset=self.learn_offset
         )
         return Probe((head + change) @ scaling, centre, means, offset * size)
 
@@ -244,7 +253,14 @@ class Folds:
 
 
 def fit(
-    inputs: Tensor, ids: Tensor, centroids: Tensor, head: Tensor, scale: float, *, learn_offset: bool = True
+    inputs: Tensor,
+    ids: Tensor,
+    centroids: Tensor,
+    head: Tensor,
+    scale: float,
+    decay: float = WEIGHT_DECAYS[0],
+    *,
+    learn_offset: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Minimise the cross-entropy of negative distances over a change of the head and an offset, by L-BFGS.
 
@@ -254,6 +270,7 @@ def fit(
         centroids: (C, H) class means of the inputs.
         head: (D, H) to start from, and towards which weight decay pulls.
         scale: of the logits, held fixed.
+        decay: weight of the squares of what is fitted, in units of the logits.
         learn_offset: False fits the head alone.
 
     Returns:
@@ -264,13 +281,13 @@ def fit(
     offset = torch.zeros(len(means), len(first), device=first.device, requires_grad=learn_offset)
     learned = [change, offset] if learn_offset else [change]
     optimizer = torch.optim.LBFGS(learned, max_iter=ITERATIONS, history_size=10, line_search_fn="strong_wolfe")
-    decay = WEIGHT_DECAY * scale**2 / len(rows)
+    pull = decay * scale**2 / len(rows)
 
     def evaluate() -> Tensor:
         optimizer.zero_grad()
         now = first + change
         distances = pairwise_distances(rows @ now.T, means @ now.T + offset, ids)
-        loss = F.cross_entropy(-scale * distances, ids) + decay * sum(part.square().sum() for part in learned)
+        loss = F.cross_entropy(-scale * distances, ids) + pull * sum(part.square().sum() for part in learned)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss
 
