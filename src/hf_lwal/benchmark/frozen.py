@@ -9,8 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from ..functional import IGNORE_INDEX
+from ..head_start import write_linear
+from ..objectives.one_hot import OneHot
+from ..objectives.stock import stock_head
+from ..start import StartSamples
 
 INVERSE_STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 """scikit-learn's ``C`` for centred features of root mean square length 1, to choose from by cross-validation."""
@@ -82,3 +87,20 @@ def _of_all_classes(fitted: Any, num_labels: int) -> tuple[Tensor, Tensor]:
     places = torch.as_tensor(fitted.classes_)
     weight = rows.new_zeros(num_labels, rows.shape[1]).index_copy(0, places, rows)
     return weight, shifts.new_full((num_labels,), float(shifts.min())).index_copy(0, places, shifts)
+
+
+class RegressionStart(OneHot):
+    """One-hot labels from a head that starts as a logistic regression: LP-FT (Kumar et al., ICLR 2022)."""
+
+    citation = "Kumar et al., Fine-Tuning can Distort Pretrained Features (ICLR 2022), arXiv:2202.10054"
+
+    def __init__(self) -> None:
+        super().__init__(init="class_means")  # that is, with a start pass
+
+    def start(
+        self, model: PreTrainedModel, samples: StartSamples, learning_rate: float | None = None
+    ) -> dict[str, float]:
+        """Overwrite the head by the regression on the start rows."""
+        found = fitted_regression(*samples[:2], model.config.num_labels)
+        write_linear(model.get_submodule(stock_head(model).name), found.weight, found.bias)
+        return {"start_strength": found.strength}
