@@ -98,7 +98,8 @@ def test_cells_say_what_they_draw_and_cells_that_do_not_keep_their_key():
         Grid(**{**FEW.__dict__, "rows_per_label": 0}).cells()
 
 
-def test_the_pooled_model_has_the_pooling_of_its_checkpoint():
-    model = MODELS["minilm_pooled"].build(None, True)
+@pytest.mark.parametrize("from_config", [True, False])
+def test_the_pooled_model_has_the_pooling_of_its_checkpoint(from_config):
+    model = MODELS["minilm_pooled"].build(None, from_config)
     assert isinstance(model, LwALPooledForSequenceClassification)
     assert (model.config.pooling, model.config.normalize) == ("mean", True)

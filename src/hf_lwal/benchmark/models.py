@@ -66,7 +66,7 @@ def minilm_path() -> str:
     return embedded_model_path()
 
 
-def pretrained(auto: Any, source: str, config: PreTrainedConfig | None, **keywords: Any) -> Any:
+def pretrained(auto: Any, source: str, config: PreTrainedConfig | None, /, **keywords: Any) -> Any:
     """Load weights, or build the architecture with random ones where ``config`` is given."""
     if config is not None:
         return auto.from_config(config)
