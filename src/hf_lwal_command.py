@@ -17,4 +17,4 @@ def main() -> int:
         from hf_lwal import cli
     finally:
         loading = False
-    return cli.main()
+    return cli.program()

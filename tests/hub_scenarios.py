@@ -154,7 +154,13 @@ def companions(s: Scene) -> dict[str, Any]:
     plain.config.push_code = False
     plain.push_to_hub("no-code")
     again = load("alice/companions")
-    again.save_pretrained(s.folder / "resaved")
+    again.save_pretrained(s.folder / "resaved", include_code=False)
+    plain.config.push_code = True
+    plain.push_to_hub("code-taken-back")
+    own = {"path_or_fileobj": b"mine = 1", "path_in_repo": "start.py"}
+    s.api.upload_file(repo_id="alice/code-taken-back", **own)
+    plain.config.push_code = False
+    plain.push_to_hub("code-taken-back")
     return {
         "auto_map_after_resaving": json.loads((s.folder / "resaved" / "config.json").read_text()).get("auto_map"),
         "resaved": sorted(path.name for path in (s.folder / "resaved").iterdir()),

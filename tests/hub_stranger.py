@@ -70,7 +70,11 @@ def main(folder: Path) -> None:
         "pushed": third(**batch).logits.tolist(),
         "labels": [answer["label"] for answer in run(TEXTS)],
         "image": image(pixel_values=pixels).logits.tolist(),
-        "files": sorted(path.name for path in (folder / "by-a-stranger").iterdir()),
+        "files": sorted(
+            str(path.relative_to(folder / "by-a-stranger"))
+            for path in (folder / "by-a-stranger").rglob("*")
+            if path.is_file()
+        ),
         "hf_lwal": sorted(name for name in sys.modules if name.partition(".")[0] == "hf_lwal"),
     }
     (folder / "stranger.json").write_text(json.dumps(seen))

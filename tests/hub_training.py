@@ -171,4 +171,45 @@ def adapter(s: Scene) -> dict[str, Any]:
     }
 
 
-SCENARIOS = [strategies, resume, called_by_hand, failed_push, slow_push, rotated, adapter]
+class EditsTheCard(TrainerCallback):
+    """Someone edits the card on the Hub after the push of step 2."""
+
+    def __init__(self, s: Scene, run: LwALTrainer, repo: str) -> None:
+        self.s, self.run, self.repo = s, run, repo
+
+    def on_step_begin(self, args: TrainingArguments, state: Any, *_: Any, **__: Any) -> None:
+        if state.global_step == 2:
+            self.run._finish_current_push()
+            edit_card(self.s, self.repo, "Edited while it trains.")
+
+
+def edit_card(s: Scene, repo: str, words: str, revision: str = "main") -> None:
+    place = {"repo_id": repo, "revision": revision}
+    path = s.api.hf_hub_download(**place, filename="README.md", force_download=True)
+    text = Path(path).read_text(encoding="utf-8")
+    text = text.replace("user text begins: notes -->", f"user text begins: notes -->\n{words}", 1)
+    text = text.replace("---\n", "---\nlicense: mit\n" if "license:" not in text else "---\n", 1)
+    text = text.replace("## Limits", "## Limits\n\nOutside the lines.", 1)
+    s.api.upload_file(path_or_fileobj=text.encode(), path_in_repo="README.md", **place)
+
+
+def edited_card(s: Scene) -> dict[str, Any]:
+    """Edits between two pushes of one training, before a push from the same folder, and on another branch."""
+    run = trainer(s, "edited", hub_strategy="every_save")
+    run.add_callback(EditsTheCard(s, run, "alice/edited"))
+    run.train()
+    run.push_to_hub()
+    edit_card(s, "alice/edited", "Edited after training.")
+    s.api.create_branch("alice/edited", branch="other")
+    edit_card(s, "alice/edited", "Edited on a branch.", "other")
+    run.push_to_hub()
+    again = trainer(s, "edited", max_steps=1, hub_strategy="end")
+    again.push_to_hub(revision="other")
+    cards = {
+        name: Path(s.api.hf_hub_download("alice/edited", "README.md", revision=name, force_download=True)).read_text()
+        for name in ("main", "other")
+    }
+    return {**cards, "files": s.api.list_repo_files("alice/edited")}
+
+
+SCENARIOS = [edited_card, strategies, resume, called_by_hand, failed_push, slow_push, rotated, adapter]

@@ -116,7 +116,7 @@ def test_every_command_has_a_summary_and_every_flag_a_help_text():
 def test_it_runs_as_a_program():
     """The console script and ``python -m`` share one entry; the module must not need anything but its name."""
     done = subprocess.run(
-        [sys.executable, "-m", "hf_lwal.cli", "quickstart", "--steps", "0"],
+        [sys.executable, "-m", "hf_lwal", "quickstart", "--steps", "0"],
         capture_output=True,
         text=True,
         check=False,
@@ -158,7 +158,7 @@ def test_help_reads_well_at_80_columns(name, monkeypatch, capsys):
     assert not [line for line in lines if line.lstrip().startswith("--") and "_" in line.split()[0]], "one spelling"
     if name is None:
         shown = [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "]
-        assert shown[1:] == list(cli.COMMANDS), "every command on a line with its summary"
+        assert shown[2:] == list(cli.COMMANDS), "every command on a line with its summary"
 
 
 def help_of(flag, capsys):
@@ -297,6 +297,10 @@ def test_the_completion_script_completes_in_bash(tmp_path, capsys):
     assert answers("", "tra") == {"train"}
     assert answers("train", "--lwal-mem") == {"--lwal-memory"}
     assert "--learning-rate" in answers("train", "--learn")
+    assert {"lwal", "one_hot"} <= answers("train --label-method", "")
+    assert answers("train --bf16", "") == {"true", "false"}
+    assert answers("train --lwal-preset", "paper:lwal1") == {"paper:lwal10", "paper:lwal10+rpl"}
+    assert "default" in answers("compare --method", "def")
 
 
 def test_doctor_makes_no_network_call_when_offline(monkeypatch, capsys):

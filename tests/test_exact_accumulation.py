@@ -86,3 +86,30 @@ def test_batchnorm_statistics_count_each_row_once(tiny_config, tmp_path):
     )
     counts = {int(m.num_batches_tracked) for m in trainer.model.modules() if isinstance(m, torch.nn.BatchNorm2d)}
     assert counts == {8}
+
+
+def test_a_loss_function_of_ones_own_reads_the_outputs_as_ever(tiny_config, tmp_path):
+    """It got a plain dict where it gets a model's outputs everywhere else."""
+
+    def own(outputs, labels, num_items_in_batch=None):
+        assert outputs.embeddings.shape[0] == len(labels)
+        return torch.nn.functional.cross_entropy(outputs.logits, labels, reduction="sum") / num_items_in_batch
+
+    losses = []
+    for function in (None, own):
+        trainer = LwALTrainer(
+            lwal(tiny_config),
+            arguments(
+                tmp_path,
+                **{**PAPER, "lwal_preset": "paper"},
+                max_steps=1,
+                logging_steps=1,
+                per_device_train_batch_size=8,
+                gradient_accumulation_steps=2,
+                lwal_exact_accumulation=True,
+            ),
+            train_dataset=TRAIN,
+            compute_loss_func=function,
+        )
+        losses.append(trainer.train().training_loss)
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)

@@ -1,5 +1,6 @@
 """The hierarchy says what the label vectors say: checked against SciPy and against hand-made geometry."""
 
+import tracemalloc
 from itertools import pairwise
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from scipy.cluster.hierarchy import dendrogram, fcluster
 from scipy.spatial.distance import pdist, squareform
 
+from hf_lwal import functional, hierarchy, label_table_file
 from hf_lwal.hierarchy import (
     as_matrix,
     cluster_names,
@@ -143,3 +145,51 @@ def test_labels_without_vector_have_no_distances_where_that_is_allowed(label_vec
 def test_bad_input_is_one_clear_sentence(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+@pytest.mark.parametrize(("number", "block"), [(2, 8), (7, 1), (40, 100), (40, 10**6)])
+def test_neighbours_block_by_block_are_those_of_the_whole_matrix(monkeypatch, metric, number, block):
+    monkeypatch.setattr(hierarchy, "BLOCK", block)
+    vectors = np.random.default_rng(number).normal(size=(number, 3)) + 100.0
+    vectors[-1] = vectors[0]  # a duplicate is a neighbour, a label itself is not
+    names = [str(i) for i in range(number)]
+    distances = label_distances(vectors, metric)
+    found = hierarchy.neighbourhood(vectors, 5, metric)
+    for row, (ours, whole) in enumerate(zip(found.of(names), nearest_labels(distances, names, 5), strict=True)):
+        others = [int(name) for name, _ in ours]
+        assert row not in others
+        assert distances[row, others] == pytest.approx([far for _, far in whole], abs=1e-6)
+        assert [far for _, far in ours] == pytest.approx([far for _, far in whole], abs=1e-6)
+    above = distances[np.triu_indices(number, 1)]
+    assert found.mean == pytest.approx(above.mean(), rel=1e-9)
+    assert [far for *_, far in found.closest(5)] == pytest.approx(np.sort(above)[:5], abs=1e-6)
+
+
+def test_neighbours_of_many_labels_need_no_matrix_of_all():
+    """Cards and saved label tables of 20,000 labels took gigabytes."""
+    vectors = np.random.default_rng(0).normal(size=(3000, 4))
+    tracemalloc.start()
+    hierarchy.neighbourhood(vectors, 5)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3000 * 3000 * 8, "not even one matrix"
+
+
+def test_the_saved_table_needs_no_matrix_of_all(monkeypatch):
+    vectors, shapes = torch.randn(50, 4), []
+    names, counts = {i: str(i) for i in range(50)}, torch.ones(50, dtype=torch.long)
+    whole = label_table_file.label_table_facts(vectors, counts, names)
+    exact = functional.pairwise_distances
+    monkeypatch.setattr(label_table_file, "BLOCK", 200)
+    monkeypatch.setattr(functional, "pairwise_distances", lambda *a: shapes.append(len(a[0])) or exact(*a))
+    assert label_table_file.label_table_facts(vectors, counts, names) == whole
+    assert set(shapes) == {4, 2}
+
+
+def test_drift_is_counted_in_root_mean_square_distances():
+    """The same number without a look at each pair; twice the variance is the mean square over all of them."""
+    before, after = np.random.default_rng(0).normal(size=(2, 30, 4))
+    ((_, way),) = label_drift([(0, before), (1, after)])
+    pairs = label_distances(after)[np.triu_indices(30, 1)]
+    assert way == pytest.approx(np.linalg.norm(after - before, axis=1) / np.sqrt(np.square(pairs).mean()))

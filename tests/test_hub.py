@@ -18,7 +18,7 @@ from hf_lwal.hub_code import code_files
 # Three processes import transformers; on a busy machine that takes minutes.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(800)]
 
-CODE = {path.name for path in code_files()}
+CODE = {f"lwal_code/{path.name}" for path in code_files()}
 MODEL = {".gitattributes", "README.md", "config.json", "label_table.json", "model.safetensors"}
 TRAINED = {*MODEL, "tokenizer.json", "tokenizer_config.json", "training_args.bin", "heat_map.png"}
 
@@ -139,6 +139,11 @@ def test_a_local_copy_does_not_refer_to_code_that_is_not_there(seen):
     assert found["resaved"] == ["config.json", "label_table.json", "model.safetensors"]
 
 
+def test_code_of_an_earlier_push_is_taken_back(repo):
+    """An upload only adds and replaces: code left out of a push stayed in the repository."""
+    assert set(repo("code-taken-back")["files"]) == {*MODEL, "start.py"}
+
+
 def test_peoples_edits_of_the_card_survive_a_push(seen, repo):
     found, card = seen("scenarios", "cards"), repo("cards")["files"]["README.md"]
     assert "## My own words" in card
@@ -244,9 +249,9 @@ def test_every_strategy_pushes_the_whole_model(seen, repo, strategy):
     assert seen("training", "strategies")[strategy], "the pulled model is not the trained one"
     found = repo(f"run-{strategy}")
     assert found["titles"] == [*TITLES[strategy], "End of training"]
-    top = {path for path in found["files"] if "/" not in path}
-    assert {*TRAINED, *CODE} <= top
-    assert {path.split("/")[0] for path in found["files"] if "/" in path} - {"runs"} == set(FOLDERS[strategy])
+    assert {*TRAINED, *CODE} <= set(found["files"])
+    folders = {path.split("/")[0] for path in found["files"] if "/" in path}
+    assert folders - {"runs", "lwal_code"} == set(FOLDERS[strategy])
     for folder in FOLDERS[strategy]:
         assert {f"{folder}/{name}" for name in ("label_table.json", "optimizer.pt", "rng_state.pth")} <= set(
             found["files"]
@@ -302,6 +307,18 @@ def test_a_checkpoint_is_not_deleted_while_it_is_uploaded(seen, repo):
     assert repo("slow")["titles"].count("Training in progress, step 1, checkpoint") == 1
 
 
+def test_a_card_edited_on_the_hub_keeps_its_edits(seen):
+    """Every push from the folder that pushed first took the card there for the newest: people's words were gone."""
+    found = seen("training", "edited_card")
+    assert "Edited while it trains." in found["main"]
+    assert "Edited after training." in found["main"]
+    assert "Edited on a branch." in found["other"]
+    assert "Edited on a branch." not in found["main"]
+    assert "license: mit" in found["main"]
+    assert "Outside the lines." not in found["main"]
+    assert {"README.old-1.md", "README.old-2.md"} <= set(found["files"])
+
+
 def test_old_checkpoints_are_gone_before_a_push_lists_the_folder(seen):
     """Listing fails where a folder is deleted at that moment, and the push with it."""
     found = seen("training", "rotated")
@@ -350,7 +367,7 @@ def test_a_failed_push_leaves_the_folder_whole(seen, repo):
     found = seen("failures", "failed_push_of_a_folder")
     assert "500 Internal Server Error" in found["error"]
     assert found["same"]
-    assert set(found["files"]) == {*MODEL, *CODE} - {".gitattributes"}
+    assert set(found["files"]) == {*MODEL, "lwal_code"} - {".gitattributes"}
     assert repo("failed")["titles"] == []
 
 

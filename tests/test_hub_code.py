@@ -2,14 +2,20 @@
 
 import ast
 import json
+import os
+import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
 import tiny_models
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
-from hf_lwal import AutoModelForLwALClassification
-from hf_lwal.hub_code import broken_download, code_files, complete_card, forget_code
+from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
+from hf_lwal.checkpoints import what_is_missing
+from hf_lwal.hub_code import MARK, broken_download, code_files, complete_card, forget_code
 from hf_lwal.hub_trainer import HubTrainer
 from hf_lwal.modeling_lwal import MODEL_CLASSES, LwALForSequenceClassification
 
@@ -53,28 +59,150 @@ def test_the_configuration_names_classes_that_exist(tmp_path, backbone, auto_cla
     """A wrong name would show only where hf_lwal is missing."""
     task = {"bert": None, "vit": None, "wav2vec2": "audio"}[backbone]
     model = AutoModelForLwALClassification.from_config(tiny_models.tiny_config(backbone, num_labels=3), task=task)
-    model.save_pretrained(tmp_path, include_code=True)
-    mapped = json.loads((tmp_path / "config.json").read_text())["auto_map"]
+    model.save_pretrained(tmp_path)
+    mapped = auto_map(tmp_path)
     assert set(mapped) == {"AutoConfig", auto_class}
-    assert mapped[auto_class] == f"modeling_lwal.{MODEL_CLASSES[model.task].__name__}"
+    assert mapped[auto_class] == f"lwal_code/modeling_lwal.{MODEL_CLASSES[model.task].__name__}"
     for reference in mapped.values():
         module, name = reference.split(".")
         tree = ast.parse((tmp_path / f"{module}.py").read_text(encoding="utf-8"))
-        assert name in {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
-    assert {path.name for path in tmp_path.glob("*.py")} == {path.name for path in code_files()}
+        defined = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+        named = {alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+        assert name in defined | named
+    assert {path.name for path in (tmp_path / "lwal_code").iterdir()} == {path.name for path in code_files()}
 
 
-def test_a_local_folder_has_no_code_unless_asked(tmp_path, model):
+def auto_map(folder):
+    return json.loads((folder / "config.json").read_text()).get("auto_map")
+
+
+def files(folder):
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*.py")}
+
+
+def test_one_folder_holds_the_code(tmp_path, model):
+    """Twenty modules among a model's files hide them, and take the names of people's own scripts."""
     model.save_pretrained(tmp_path)
-    assert not list(tmp_path.glob("*.py"))
-    assert "auto_map" not in json.loads((tmp_path / "config.json").read_text())
+    found = {path.name for path in tmp_path.iterdir()}
+    assert found == {"config.json", "label_table.json", "model.safetensors", "lwal_code"}
+
+
+@pytest.mark.parametrize("way", ["argument", "configuration"])
+def test_a_folder_has_no_code_that_was_not_wanted(tmp_path, model, way):
+    """Modules of an earlier save would go to the Hub with the next upload of the folder."""
+    model.save_pretrained(tmp_path)
+    model.config.push_code = way == "argument"
+    model.save_pretrained(tmp_path, **({"include_code": False} if way == "argument" else {}))
+    assert not files(tmp_path)
+    assert not (tmp_path / "lwal_code").exists()
+    assert auto_map(tmp_path) is None
+    model.save_pretrained(tmp_path, include_code=True)
+    assert len(files(tmp_path)) == len(code_files())
+
+
+@pytest.mark.parametrize("include_code", [True, False])
+def test_peoples_own_files_stay(tmp_path, model, include_code):
+    """A person's start.py and inference.py were overwritten at every push during a training."""
+    (tmp_path / "lwal_code").mkdir()
+    own = {"start.py": "print('mine')\n", "inference.py": "", "lwal_code/notes.py": "mine = 1\n"}
+    for name, text in own.items():
+        (tmp_path / name).write_text(text)
+    model.save_pretrained(tmp_path, include_code=include_code)
+    assert own.items() <= files(tmp_path).items()
+    assert (auto_map(tmp_path) is not None) == include_code
+
+
+@pytest.mark.parametrize("place", ["lwal_code/start.py", "lwal_code"])
+def test_a_file_of_ones_own_in_the_place_of_the_code(tmp_path, model, caplog, place):
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).write_text("mine = 1\n")
+    model.save_pretrained(tmp_path)
+    assert (tmp_path / place).read_text() == "mine = 1\n"
+    assert auto_map(tmp_path) is None
+    assert f"{place} is not hf-lwal's, so it stays" in caplog.text
+
+
+def test_the_code_of_earlier_versions_goes(tmp_path, model):
+    """It lay among the model's files; a module that the library no longer has would stay for ever."""
+    for source in code_files():
+        (tmp_path / source.name).write_text(source.read_text(encoding="utf-8"))
+    (tmp_path / "start.py").write_text("mine = 1\n")
+    model.save_pretrained(tmp_path)
+    (tmp_path / "lwal_code" / "gone.py").write_text(f"{MARK}\nold = 1\n")
+    model.save_pretrained(tmp_path)
+    assert set(files(tmp_path)) == {"start.py", *(f"lwal_code/{source.name}" for source in code_files())}
+
+
+def test_a_checkpoint_without_weights_is_not_complete(tmp_path, model):
+    """A folder in it was taken for sharded weights."""
+    model.save_pretrained(tmp_path)
+    (tmp_path / "trainer_state.json").write_text("{}")
+    assert what_is_missing(tmp_path) is None
+    (tmp_path / "model.safetensors").unlink()
+    assert what_is_missing(tmp_path) == "the weights are missing"
+
+
+WITHOUT_IMPORT = """
+import json, sys, torch
+from transformers import AutoModelForSequenceClassification, pipeline
+folder, flat = sys.argv[1:]
+run = pipeline("text-classification", folder, trust_remote_code=True, device="cpu")
+inputs = {"input_ids": torch.tensor([[5, 6, 7]])}
+def logits(model):
+    with torch.no_grad():
+        return model.eval()(**inputs).logits.tolist()
+seen = {"module": type(run.model).__module__, "logits": logits(run.model), "answer": run("w1 w2")[0]["label"]}
+load = AutoModelForSequenceClassification.from_pretrained
+seen["reordered"] = logits(load(folder, id2label=["c", "b", "a"], trust_remote_code=True))
+seen["flat"] = logits(load(flat, trust_remote_code=True))
+run.model.save_pretrained(folder + "/again")
+seen["imported"] = sorted(name for name in sys.modules if name.partition(".")[0] == "hf_lwal")
+import hf_lwal
+again = AutoModelForSequenceClassification.from_pretrained(folder + "/again")
+seen["again"], seen["by"] = logits(again), type(again).__module__
+print(json.dumps(seen))
+"""
+
+
+def test_a_saved_model_serves_where_nobody_imports_hf_lwal(tmp_path):
+    """An inference script of its own knew no model type lwal, and was told to update transformers."""
+    names = {0: "a", 1: "b", 2: "c"}
+    model = AutoModelForLwALClassification.from_config(tiny_models.tiny_config("bert", id2label=names)).eval()
+    vocabulary = {"[PAD]": 0, "[UNK]": 1, **{f"w{index}": index + 2 for index in range(9)}}
+    words = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]", unk_token="[UNK]")
+    folder, flat = tmp_path / "my.model", tmp_path / "flat"
+    args = LwALTrainingArguments(str(tmp_path / "out"), report_to="none", use_cpu=True)
+    LwALTrainer(model=model, args=args, processing_class=tokenizer).save_model(folder)
+    model.save_pretrained(flat, include_code=False)
+    for source in code_files():  # as earlier versions saved it
+        (flat / source.name).write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
+    config = json.loads((flat / "config.json").read_text())
+    config["auto_map"] = {
+        "AutoConfig": "configuration_lwal.LwALConfig",
+        "AutoModelForSequenceClassification": "modeling_lwal.LwALForSequenceClassification",
+    }
+    (flat / "config.json").write_text(json.dumps(config))
+    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules")}
+    command = [sys.executable, "-c", WITHOUT_IMPORT, str(folder), str(flat)]
+    seen = json.loads(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+    with torch.no_grad():
+        expected = model(input_ids=torch.tensor([[5, 6, 7]])).logits
+    assert seen["module"].startswith("transformers_modules.")
+    assert seen["imported"] == []
+    assert seen["answer"] in names.values()
+    for name in ("logits", "flat", "again"):
+        assert torch.allclose(torch.tensor(seen[name]), expected, atol=1e-5), name
+    assert torch.allclose(torch.tensor(seen["reordered"]), expected.flip(1), atol=1e-5)
+    assert seen["by"] == "hf_lwal.modeling_lwal"
 
 
 def test_a_subclass_is_not_given_out_as_the_library(tmp_path, model):
     """The repository would load the parent class in its place, without a word."""
     OwnModel(model.config).save_pretrained(tmp_path, include_code=True)
-    assert "auto_map" not in json.loads((tmp_path / "config.json").read_text())
-    assert not list(tmp_path.glob("*.py"))
+    assert auto_map(tmp_path) is None
+    assert not files(tmp_path)
 
 
 def test_other_entries_of_an_auto_map_stay(model):

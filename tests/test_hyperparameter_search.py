@@ -122,3 +122,51 @@ def test_settings_written_into_the_arguments_afterwards_train(tiny_config, tmp_p
 def test_a_value_that_makes_no_sense_is_said(tiny_config, tmp_path):
     with pytest.raises(ValueError, match="Unknown lwal_preset 'papre'"):
         search(tiny_config, tmp_path, [{"lwal_preset": "papre"}])
+
+
+class Tried(LwALTrainer):
+    """Trials are given their figures instead of training for them."""
+
+    figures: list[dict[str, float]]
+
+    def train(self, *args, trial=None, **kwargs):
+        self.objective = self.compute_objective(self.figures[trial.number])
+
+
+MEASURED = [
+    {"eval_loss": 0.1, "eval_accuracy": 0.2, "eval_f1_macro": 0.2},
+    {"eval_loss": 0.9, "eval_accuracy": 0.9, "eval_f1_macro": 0.8},
+    {"eval_loss": 0.5, "eval_accuracy": 0.5, "eval_f1_macro": 0.5},
+]
+
+
+def mine(prediction):
+    return {"error": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("given", "searched", "best"),
+    [
+        ({}, {}, 1),
+        ({}, {"direction": "maximize"}, 1),
+        ({}, {"direction": "minimize"}, 0),  # without compute_metrics the objective of transformers is the loss
+        ({}, {"compute_objective": lambda metrics: metrics["eval_loss"]}, 0),
+        ({}, {"compute_objective": lambda metrics: metrics["eval_loss"], "direction": "maximize"}, 1),
+        ({"prediction_loss_only": True}, {}, 0),
+        ({"compute_metrics": mine}, {}, 0),
+        ({"compute_metrics": mine}, {"direction": "maximize"}, 2),
+    ],
+)
+def test_the_best_trial_without_and_with_a_direction(tiny_config, tmp_path, given, searched, best):
+    """Without a direction accuracy and macro-F1 were minimised: the trial that learned nothing won."""
+    own = {name: value for name, value in given.items() if name == "compute_metrics"}
+    options = {name: value for name, value in given.items() if name not in own}
+    trainer = Tried(args=arguments(tmp_path, **options), model_init=lambda: stock(tiny_config), **own)
+    figures = MEASURED
+    if options:
+        figures = [{"eval_loss": entry["eval_loss"]} for entry in MEASURED]
+    if own:
+        figures = [{"eval_loss": 0.0, "eval_error": error} for error in (0.1, 0.2, 0.3)]
+    trainer.figures = figures
+    found = trainer.hyperparameter_search(lambda trial: {}, n_trials=3, backend="optuna", **searched)
+    assert int(found.run_id) == best

@@ -5,6 +5,7 @@ import json
 import logging
 import re
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -17,11 +18,13 @@ from toy import separable_text, word_tokenizer
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
 from hf_lwal.cli import main
-from hf_lwal.model_card import CardFacts, LabelFacts, SplitFacts, render, write_card
+from hf_lwal.heads import STOCK_CLASSES
+from hf_lwal.model_card import CardFacts, LabelFacts, SplitFacts, read_facts, render, write_card
 from hf_lwal.model_card.metadata import hub_id
 from hf_lwal.model_card.slots import slot
 from hf_lwal.model_card.text import code, heading_text, visible
 from hf_lwal.model_card.training import history_of, settings_of
+from hf_lwal.tasks import task_of_class
 
 HOSTILE = [
     "**bold** [link](http://evil.example) ![image](x.png)",
@@ -219,6 +222,177 @@ class TestMetadata:
     def test_what_the_caller_says_wins_over_the_old_card(self):
         old = render(facts_named(["x"], license="mit"))
         assert metadata(render(facts_named(["x"], license="apache-2.0"), old))["license"] == "apache-2.0"
+
+
+def holders(value, path=()):
+    """Paths to all texts in a JSON value."""
+    if isinstance(value, str):
+        yield path
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in parts:
+        yield from holders(part, (*path, key))
+
+
+def with_value(value, path, new):
+    if not path:
+        return new
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[path[0]] = with_value(copy[path[0]], path[1:], new)
+    return copy
+
+
+def effects(text):
+    """What a card does on a page besides showing letters: headings, links, pictures, HTML, blocks of code."""
+    seen = []
+    text = re.sub(r"\A---\n.*?\n---\n|<!-- digest of .*", "", text, flags=re.DOTALL)
+    for token in MARKDOWN.parse(text):
+        for part in (token, *(token.children or [])):
+            if part.type in ("heading_open", "image", "fence", "code_block", "hr", "table_open", "blockquote_open"):
+                seen.append((part.type, ""))
+            elif part.type in ("html_block", "html_inline"):
+                seen.append((part.type, part.content.strip()))
+            elif part.type == "link_open":
+                seen.append((part.type, part.attrGet("href")))
+    return seen
+
+
+FULL = json.loads(
+    facts_named(
+        ["Plain"],
+        method="lwr",
+        method_citation="Someone, 2020",
+        base_revision="abc",
+        dataset_id="a/b",
+        dataset_revision="abc",
+        modules="Model(\n  (layer): Linear()\n)",
+        max_length=12,
+        command="hf-lwal train",
+        versions={"Python": "3.11"},
+        license="mit",
+        emissions={"emissions": 1.0, "hardware_used": "abacus"},
+        model_id="me/model",
+        folder="model",
+    ).to_json()
+)
+FREE = [
+    path
+    for path in holders(FULL)
+    if path[0] not in ("task", "pictures", "processor") and (path[:2] != ("labels", "rows") or path[2] == 0)
+]
+EFFECTIVE = [
+    HOSTILE[0] + HOSTILE[1],
+    "<!-- user text ends: notes -->",
+    "```\n# out\n<b>",
+    "x\n~~~\n</details>\n\n# out\n\n---\n- a | b",
+    "` `` [a](http://evil.example) \u202e",
+]
+
+
+class TestHostileFacts:
+    """card_facts.json comes with a folder that anyone may have made."""
+
+    @pytest.mark.parametrize("path", FREE, ids=lambda path: "-".join(map(str, path)))
+    def test_no_text_has_an_effect_on_the_page(self, path):
+        linked = path[0] in ("base_model", "dataset_id", "model_id")  # what is no id is no link
+        for labels in [FULL["labels"]] if "method" not in path[0] else [FULL["labels"], None]:
+            facts = {**FULL, "labels": labels}
+            expected = effects(render(CardFacts.from_json(json.dumps(with_value(facts, path, "Plain")))))
+            for text in EFFECTIVE:
+                card = render(CardFacts.from_json(json.dumps(with_value(facts, path, text))))
+                found = effects(card)
+                assert all(one in expected or (linked and "evil" not in one[1]) for one in found), text
+                assert len(found) <= len(expected)
+                assert "\u202e" not in card
+
+    @pytest.mark.parametrize("path", FREE, ids=lambda path: "-".join(map(str, path)))
+    def test_values_of_another_type_are_left_out(self, path):
+        """A number where a text was wanted ended `hf-lwal card` with a traceback."""
+        for value in (3, None, [1], {"a": 1}, True):
+            text = json.dumps(with_value(FULL, path, value))
+            if path[0] == "name":
+                with pytest.raises(ValueError, match="These are not the facts"):
+                    CardFacts.from_json(text)
+            else:
+                render(CardFacts.from_json(text))
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("max_length", "<b>"),
+            ("parameters", "many"),
+            ("train", 3),
+            ("labels", []),
+            ("history", [{"step": "a"}]),
+            ("history", [{"accuracy": 0.5}]),
+            ("history", {"step": 1}),
+            ("controls", [1]),
+            ("examples", [["a", "b"]]),
+            ("start_seconds", [1]),
+            ("emissions", {"emissions": "<b>"}),
+            ("processor", "os; import os"),
+            ("keeps_best", "yes"),
+        ],
+    )
+    def test_numbers_and_lists_too(self, name, value):
+        body = ModelCard(render(CardFacts.from_json(json.dumps({**FULL, name: value})))).text
+        assert "<b>" not in body
+        assert "import os" not in body
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            *("", "[]", "3", "{", "[" * 100_000, '{"name": "x"}'),
+            '{"name": "x", "task": "text", "num_labels": 2.5}',
+            '{"name": "x", "task": "video", "num_labels": 2}',
+        ],
+    )
+    def test_what_are_no_facts_is_told(self, text, tmp_path, caplog):
+        (tmp_path / "card_facts.json").write_text(text)
+        assert read_facts(tmp_path) is None
+        assert "card_facts.json is not used for the card" in caplog.text
+
+    def test_facts_of_the_project_are_read_whole(self, caplog):
+        files = list(Path(__file__).parent.parent.glob("model_cards/*/card_facts.json"))
+        assert len(files) >= 3
+        assert all(read_facts(file.parent) for file in files)
+        assert not caplog.records
+
+
+class TestWhatTheFirstLineSays:
+    def test_accuracy_of_rows_that_chose_the_weights(self):
+        facts = facts_named(["x"], keeps_best=True, measured_step=10)
+        first = render(facts).partition("It reaches ")[2].partition("\n")[0]
+        assert first == (
+            "75.0 % accuracy on 400 evaluation rows of the split `x (5)`; the same rows chose these weights among "
+            "those of the training."
+        )
+        assert "chose" not in render(facts_named(["x"])).partition("It reaches ")[2].partition("\n")[0]
+
+    def test_test_rows_come_first(self):
+        first = render(facts_named(["x"], keeps_best=True, test={"accuracy": 0.5})).partition("It reaches ")[2]
+        assert first.startswith("50.0 % accuracy on test rows, by which nothing was chosen.")
+
+    def test_without_a_measurement_it_claims_nothing(self):
+        assert "It reaches" not in render(facts_named(["x"], history=[]))
+
+    def test_counts_say_what_they_count(self):
+        """136 "training rows" stood beside a label of 60: every pass over a row counts."""
+        assert "rows of it seen in training, repeats counted" in render(facts_named(["x"]))
+        assert "first to be confused" not in render(facts_named(["x"])), "nobody has measured what is confused"
+
+
+AUDIO = ["hubert", "wav2vec2", "wavlm", "sew", "unispeech", "audio-spectrogram-transformer", "whisper"]
+
+
+@pytest.mark.parametrize("name", [*AUDIO, "bert", "vit"])
+def test_the_task_of_a_stock_class_is_that_of_its_mapping(name):
+    """transformers calls HuBERT's classifier of sounds HubertForSequenceClassification: its card spoke of texts."""
+    from transformers import AutoConfig
+
+    kind = "audio" if name in AUDIO else {"bert": "text", "vit": "image"}[name]
+    config = AutoConfig.for_model(name)
+    stock = STOCK_CLASSES[kind]._model_mapping[type(config)]
+    assert task_of_class(config, stock.__name__) == kind
 
 
 USER_TEXT = st.text(
@@ -487,8 +661,8 @@ class TestTrainer:
         on_the_hub.write_text(text.replace(slot("notes"), slot("notes", "Written on the web.")), encoding="utf-8")
         asked = []
 
-        def download(repository, file, **_):
-            asked.append((repository, file))
+        def download(repository, file, **place):
+            asked.append((repository, file, place["revision"], place["token"]))
             return str(on_the_hub)
 
         monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
@@ -497,7 +671,7 @@ class TestTrainer:
         for _ in range(2):
             trainer.create_model_card()
             assert slot("notes", "Written on the web.") in (tmp_path / "new" / "README.md").read_text(encoding="utf-8")
-        assert asked == [("me/tiny", "README.md")], "later the card in the folder is the newest"
+        assert asked == 2 * [("me/tiny", name, None, None) for name in ("README.md", "card_facts.json")]
 
     def test_paths_of_the_machine_stay_on_it(self, trained):
         _, output = trained
@@ -622,10 +796,15 @@ def test_an_adapter_has_a_card_that_its_library_leaves_alone(tiny_config, tmp_pa
         processing_class=word_tokenizer(),
     )
     trainer.train()
+    card = output / "README.md"
     for _ in range(2):
         trainer.save_model()
         trainer.create_model_card(finetuned_from="me/base")
-    text = (output / "README.md").read_text(encoding="utf-8")
+        card.write_text(card.read_text(encoding="utf-8").replace("tags:\n", "tags:\n- banking\n"), encoding="utf-8")
+    trainer.save_model()
+    trainer.create_model_card()
+    text = card.read_text(encoding="utf-8")
+    assert metadata(text)["tags"].count("banking") == 1
     assert (metadata(text)["library_name"], metadata(text)["base_model"]) == ("peft", "me/base")
     assert {"lora", "lwal"} <= set(metadata(text)["tags"])
     assert "PeftModel.from_pretrained(base, " in text

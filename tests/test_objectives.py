@@ -268,6 +268,38 @@ def test_evaluation_of_methods_with_memory_is_cross_entropy():
         assert torch.allclose(loss, cross_entropy(case.logits, case.labels))
 
 
+def test_rows_without_a_record_have_the_cross_entropy_that_was_asked_for():
+    """Class weights and smoothing were lost for rows that the recording epoch did not see."""
+    case, objective = Case("plain"), LearningWithRetrospection(every=2)
+    objective.allocate(len(case.labels), case.size)  # nothing recorded
+    weights = torch.tensor([3.0, 1.0, 0.5, 2.0], dtype=torch.float64)
+    for asked in ({"class_weights": weights}, {"label_smoothing": 0.2}, {"class_weights": weights * 2}):
+        context = dataclasses.replace(case.context(), **asked)
+        loss = objective.loss({"logits": case.logits}, case.labels, context).loss
+        alone = cross_entropy(
+            case.logits,
+            case.labels,
+            weight=asked.get("class_weights"),
+            label_smoothing=asked.get("label_smoothing", 0.0),
+            reduction="sum",
+        )
+        assert torch.allclose(loss, alone / case.count)
+
+
+@pytest.mark.parametrize("weights", [[3.0, 1.0, 0.5, 2.0], [1.0, 1.0, 1.0, 1.0], [0.1, 9.0, 9.0, 9.0]])
+def test_static_labels_weigh_their_classes(weights):
+    """Class weights that do not reach the loss train as if they had not been given."""
+    case = Case("plain")
+    context = dataclasses.replace(case.context(), class_weights=torch.tensor(weights, dtype=torch.float64))
+    loss = StaticLabel().loss({"embeddings": case.logits}, case.labels, context).loss
+    rows = [
+        weights[int(case.labels[row])]
+        * torch.nn.functional.huber_loss(case.logits[row], case.vectors[case.labels[row]]).item()
+        for row in case.rows
+    ]
+    assert loss.item() == pytest.approx(sum(rows) / case.count)
+
+
 def test_retrospection_schedule_and_records():
     """Recording in the wrong epoch distils from the epoch before, or for ever from the first."""
     objective = LearningWithRetrospection(every=2)

@@ -6,23 +6,42 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_overloads
 
 import pytest
 
 import hf_lwal
 from hf_lwal.cli import build_parser
+from hf_lwal.modeling_lwal import LwALPreTrainedModel
 
 PACKAGE = Path(hf_lwal.__file__).parent
 PROJECT = Path(__file__).parents[1]
 
 LAYERS = [
-    *("errors", "flags", "functional", "distributed", "labels", "sample_ids", "presets", "metrics"),
+    *(
+        "errors",
+        "flags",
+        "pictures",
+        "sounds",
+        "files",
+        "running_time",
+        "functional",
+        "distributed",
+        "labels",
+        "streams",
+        "sample_ids",
+        "presets",
+        "metrics",
+    ),
     *("pooling", "configuration_pooled", "modeling_pooled"),
     *("label_rows", "label_table", "label_table_file", "hub_code"),
     *(
         "configuration_lwal",
         "quantisation",
+        "loading",
         "heads",
+        "saving",
+        "tasks",
         "head_start",
         "probe_start",
         "start",
@@ -48,6 +67,9 @@ LAYERS = [
         "checkpoints",
         "hub_trainer",
         "checkpoint_trainer",
+        "best_model",
+        "own_optimizer",
+        "own_loss",
         "trainer",
     ),
     *(
@@ -59,7 +81,9 @@ LAYERS = [
         "quickstart",
         "benchmark",
         "commands",
+        "terminal",
         "cli",
+        "__main__",
     ),
 ]
 """Lowest first. A new module gets its place here; it may import only what stands before it."""
@@ -157,6 +181,16 @@ def test_the_layers_are_really_checked():
 
 def test_type_information_is_shipped():
     assert (PACKAGE / "py.typed").exists()
+
+
+def test_editors_know_what_is_loaded():
+    """With Any they complete nothing, and type checkers pass every misspelt method of a loaded model."""
+    for kind, alone in (
+        (hf_lwal.AutoModelForLwALClassification, "LwALPreTrainedModel"),
+        (LwALPreTrainedModel, "Self"),
+    ):
+        returned = [function.__annotations__["return"] for function in get_overloads(kind.from_pretrained.__func__)]
+        assert returned == [alone, f"tuple[{alone}, dict[str, Any]]"]
 
 
 def shell_block(heading):

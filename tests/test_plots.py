@@ -35,7 +35,7 @@ def png_size(path):
 def drawn(monkeypatch, module, plot, *args, **keywords):
     """The axes of a picture, instead of its file."""
     seen = {}
-    monkeypatch.setattr(module, "save_figure", lambda figure, path: seen.update(axes=figure.axes[0]))
+    monkeypatch.setattr(module, "save_figure", lambda figure, path, tight=False: seen.update(axes=figure.axes[0]))
     plot(*args, **keywords)
     return seen["axes"]
 
@@ -83,6 +83,30 @@ def test_heat_map(tmp_path, label_vectors, names):
     assert width > height > 300
 
 
+SEEN_WITHOUT = {  # Machado, Oliveira and Fernandes (2009), severity 1: linear RGB of people without red or green cones
+    "nothing": np.eye(3),
+    "red": np.array([[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]]),
+    "green": np.array([[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]]),
+}
+TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+
+
+def lab(colour, matrix):
+    """CIE L*a*b* of a colour as somebody sees it; 2 apart is the least that one can tell."""
+    rgb = np.asarray(to_rgb(colour))
+    linear = np.clip(matrix @ np.where(rgb > 0.04045, ((rgb + 0.055) / 1.055) ** 2.4, rgb / 12.92), 0.0, 1.0)
+    x, y, z = np.cbrt(TO_XYZ @ linear / (0.9505, 1.0, 1.089))
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("sight", SEEN_WITHOUT)
+@pytest.mark.parametrize("colours", [(*figures.GROUP_COLOURS, figures.GREY), (*curves.CYCLE, "black")])
+def test_colours_are_told_apart_without_red_or_green(colours, sight):
+    """One reader in twelve saw two methods, or two groups, as one."""
+    seen = [lab(colour, SEEN_WITHOUT[sight]) for colour in colours]
+    assert min(np.linalg.norm(one - other) for one, other in combinations(seen, 2)) > 12.0
+
+
 def test_every_group_has_its_own_colour_that_can_be_read_on_white():
     for number in (3, 10, 25):
         colours = figures.group_colours([str(i) for i in range(number)])
@@ -90,12 +114,87 @@ def test_every_group_has_its_own_colour_that_can_be_read_on_white():
     assert max(to_rgb(colour) @ figures.LUMINANCE for colour in colours.values()) < 0.5
 
 
-def test_many_curves_differ_in_colour_or_dashes(monkeypatch):
-    """The eleventh line has the first one's colour again."""
-    lines = {f"method {i}": [(0, 0.0), (1, float(i))] for i in range(14)}
+def test_many_curves_differ_in_more_than_colour(monkeypatch):
+    """The eleventh line had the first one's colour; in print, or without red and green, others looked the same."""
+    lines = {f"method {i}": [(0, 0.0), (1, float(i))] for i in range(24)}
     axes = drawn(monkeypatch, curves, plots.plot_learning_curves, lines, "curves.png")
-    styles = [(line.get_color(), line.get_linestyle()) for line in axes.get_lines()]
-    assert len(set(styles)) == 14
+    styles = [(line.get_linestyle(), line.get_marker(), line.get_color()) for line in axes.get_lines()]
+    assert len(set(styles)) == 24
+    assert len({style[:2] for style in styles[:12]}) == 12
+
+
+def test_the_reference_is_seen_where_another_line_lies_on_it(monkeypatch):
+    points = [(0, 10.0), (10, 60.0)]
+    lines = {"one-hot": points, "same": points}
+    axes = drawn(monkeypatch, curves, plots.plot_learning_curves, lines, "curves.png", reference="one-hot")
+    reference, same = axes.get_lines()[:2]
+    assert reference.get_zorder() > same.get_zorder(), "on top"
+    assert reference.is_dashed()
+    assert not same.is_dashed(), "which shows in the gaps"
+
+
+@pytest.mark.parametrize("last", [2, 3, 5, 9])
+def test_steps_are_whole_numbers(monkeypatch, last):
+    """A training of three steps had ticks at 0.5 and 1.5."""
+    lines = {"a": [(0.0, 1.0), (last + 1 / 3, 2.0)]}
+    axes = drawn(monkeypatch, curves, plots.plot_learning_curves, lines, "curves.png")
+    assert all(float(tick).is_integer() for tick in axes.get_xticks())
+    axes = drawn(monkeypatch, curves, plots.plot_label_drift, [(1, 0.5), (last, 0.25)], "drift.png")
+    assert all(float(tick).is_integer() for tick in axes.get_xticks())
+
+
+def test_heat_map_and_dendrogram_have_one_order(monkeypatch, label_vectors, names):
+    """Read side by side, the rows of one were the branches of the other upside down."""
+    tree = drawn(monkeypatch, trees, plots.plot_dendrogram, label_vectors, names, "tree.png")
+    heat = drawn(monkeypatch, maps, plots.plot_label_distances, label_vectors, names, "heat.png")
+
+    def from_above(axes):
+        def height(tick):
+            return axes.transData.transform(tick.get_position())[1]
+
+        return [tick.get_text() for tick in sorted(axes.get_yticklabels(), key=height, reverse=True)]
+
+    assert from_above(tree) == from_above(heat)
+
+
+@pytest.mark.parametrize("number", [1000, 2500])
+@pytest.mark.parametrize(
+    ("module", "plot"),
+    [(trees, plots.plot_dendrogram), (maps, plots.plot_label_distances), (maps, plots.plot_label_map)],
+    ids=["tree", "heat map", "map"],
+)
+def test_pictures_of_many_labels_are_bounded(monkeypatch, number, module, plot):
+    """A heat map of 600 labels took 7 GiB, one of 1,000 ended the process, and trees had no end either."""
+    monkeypatch.setattr(
+        maps, "map_positions", lambda distances: np.random.default_rng(0).normal(size=(len(distances), 2))
+    )
+    monkeypatch.setattr(maps, "_place_names", lambda *_: None)
+    vectors = np.random.default_rng(0).normal(size=(number, 3))
+    axes = drawn(monkeypatch, module, plot, vectors, [f"label {i}" for i in range(number)], "many.png")
+    width, height = axes.figure.get_size_inches()
+    assert max(width, height) < 100
+    assert len(axes.get_yticklabels()) <= 600
+    most = maps.MOST_ON_MAP if plot is plots.plot_label_map else figures.MOST_DRAWN
+    assert (f"{most:,} of {number:,} labels, evenly spaced" in axes.get_title()) == (number > most)
+
+
+def test_a_large_picture_has_fewer_dots_per_inch(tmp_path):
+    figure, _ = figures.new_figure(60.0, 60.0)
+    width, height = png_size(figures.save_figure(figure, tmp_path / "large.png"))
+    assert width * height <= 1.01 * figures.MOST_PIXELS
+
+
+def test_long_names_at_the_edge_of_a_map_are_whole(tmp_path, monkeypatch):
+    """The page ended in the middle of a name."""
+    saved = {}
+    monkeypatch.setattr(maps, "save_figure", lambda figure, path, tight: saved.update(figure=figure, tight=tight))
+    names = [f"a very long name of a label that nobody can read at a glance {i}" for i in range(8)]
+    plots.plot_label_map(np.random.default_rng(0).normal(size=(8, 3)), names, tmp_path / "map.png")
+    figures.save_figure(saved["figure"], tmp_path / "map.png", saved["tight"])
+    shown = saved["figure"].get_tightbbox(saved["figure"].canvas.get_renderer())
+    width, _ = png_size(tmp_path / "map.png")
+    assert width >= 150 * shown.width
+    assert shown.width > saved["figure"].get_figwidth(), "the names do stick out"
 
 
 def test_the_reference_line_marks_where_each_method_gets_there(monkeypatch):

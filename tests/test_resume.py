@@ -220,7 +220,8 @@ def written(whole, tmp_path_factory):
     writes = Writes(folder / "checkpoint-5")
     with writes.watched():
         trainer.train(resume_from_checkpoint=str(whole[0] / "checkpoint-4"))
-    on_disk = sorted(path.name for path in (folder / "checkpoint-5").iterdir())
+    checkpoint = folder / "checkpoint-5"
+    on_disk = sorted(str(path.relative_to(checkpoint)) for path in checkpoint.rglob("*") if path.is_file())
     assert sorted(set(writes.files)) == on_disk, "a file of the checkpoint escapes the watch"
     assert writes.files[-1] == "trainer_state.json"
     return writes.files
@@ -242,7 +243,10 @@ def test_interrupted_at_every_write(tmp_path, whole, written, foreign, half):
     complete.
     """
     before, expected = whole
+    code = [number for number, file in enumerate(written) if file.startswith("lwal_code/")]
     for number, file in enumerate(written):
+        if number in code[1:-1]:
+            continue  # between two modules is between two files
         folder = tmp_path / str(number)
         shutil.copytree(before / "checkpoint-4", folder / "checkpoint-4")
         shutil.copytree(foreign, folder / "checkpoint-5")

@@ -114,8 +114,8 @@ def test_plain_labels_get_one_order_in_all_splits(kind):
         (Value("float32"), [0.5], [0.5], "one class per row is needed"),
         (Sequence(Value("int64")), [[0, 1]], [[0]], "one class per row is needed"),
         (Value("string"), ["a", "b"], ["a", "zebra"], "Split 'test' has labels that the training split lacks: zebra"),
-        (Value("string"), ["a", None], ["a", "a"], "rows without a label"),
-        (CLASSES, [0, -1], [0, 1], "rows without a label"),
+        (Value("string"), [None, None], ["a", "a"], "holds no label"),
+        (CLASSES, [-1, -1], [0, 1], "holds no label"),
     ],
 )
 def test_bad_labels_are_one_clear_sentence(feature, train, test, message):

@@ -179,7 +179,9 @@ def test_the_settings_file_trains_the_same_again(finished, tmp_path):
     assert second["train_loss"] == pytest.approx(first["train_loss"], rel=1e-6)
     assert second["test_accuracy"] == first["test_accuracy"]
     settings = yaml.safe_load((again / "train.yaml").read_text(encoding="utf-8"))
-    assert settings["output_dir"] == str(again), "the flag wins over the file"
+    assert os.path.abspath(settings["output_dir"]) == str(again), "the flag wins over the file"
+    places = [settings[name] for name in ("data", "model", "test_data", "output_dir")]
+    assert not any(map(os.path.isabs, places)), "the file is pushed with the model, and where things are is private"
     assert settings["control"] is True
     assert "hub_token" not in settings
 
@@ -293,7 +295,7 @@ def test_rows_and_splits_that_cannot_be_used_are_left_out_and_named(tmp_path):
     assert rows.notes == (
         "1 rows of split 'train' without input are left out",
         "1 rows of split 'validation' without input are left out",
-        "split 'test' is left out: not all of its rows have a label",
+        "split 'test' is left out: none of its rows has a label",
     )
 
 
@@ -456,7 +458,7 @@ def test_mistakes_are_one_sentence_and_leave_nothing(flags, message, bert_folder
     [
         ("lerning_rate: 3", "unrecognized arguments: --lerning-rate=3: did you mean --learning-rate?"),
         ("max_steps: many", "argument --max_steps/--max-steps: invalid int value: 'many'"),
-        ("- a", "must hold one `flag: value` per line, but it holds list."),
+        ("- a", "must hold one `flag: value` per line, but it holds a list."),
         ("a: [", "could not be read: "),
     ],
 )

@@ -402,8 +402,8 @@ def test_load_best_model_at_end_follows_accuracy(tiny_config, tmp_path):
         load_best_model_at_end=True,
     )
     trainer = LwALTrainer(lwal(tiny_config), args, train_dataset=TRAIN, eval_dataset=TEST)
-    assert (args.metric_for_best_model, args.greater_is_better) == ("accuracy", True)
     trainer.train()
+    assert trainer.best_metric == "accuracy"
     best = AutoModelForLwALClassification.from_pretrained(trainer.state.best_model_checkpoint)
     for key, value in table_state(trainer.model).items():
         assert torch.equal(value, best.label_table.state_dict()[key])
@@ -416,8 +416,8 @@ def test_load_best_model_at_end_follows_accuracy(tiny_config, tmp_path):
         save_strategy="steps",
         eval_strategy="steps",
     )
-    LwALTrainer(lwal(tiny_config), chosen, train_dataset=TRAIN, eval_dataset=TEST)
-    assert chosen.metric_for_best_model == "loss"
+    trainer = LwALTrainer(lwal(tiny_config), chosen, train_dataset=TRAIN, eval_dataset=TEST)
+    assert trainer.best_metric == "loss"
 
 
 def test_a_checkpoint_evaluates_as_the_trainer_did(tiny_config, tmp_path):
@@ -757,3 +757,45 @@ def test_data_loader_workers(tiny_config, tmp_path):
     assert len(pickle.dumps(trainer.data_collator)) < 5000
     trainer.train()
     assert trainer.model.label_table.step == 3
+
+
+def test_class_weights_taken_away_are_gone(tiny_config, tmp_path):
+    """The weights of an earlier training, or trial, must not weigh the next one."""
+
+    def loss_of(trainer, weights):
+        trainer.model = trainer.model_wrapped = lwal(tiny_config)
+        trainer.args.lwal_class_weights = weights
+        trainer.train()
+        return next(log["pull_loss"] for log in trainer.state.log_history if "pull_loss" in log)
+
+    args = arguments(tmp_path, max_steps=1, logging_steps=1)
+    trainer = LwALTrainer(lwal(tiny_config), args, train_dataset=TRAIN)
+    plain, doubled, balanced, after = (loss_of(trainer, weights) for weights in (None, "2,2,2,2,2", "balanced", None))
+    assert doubled == pytest.approx(2 * plain, rel=1e-4)
+    assert balanced == pytest.approx(plain, rel=1e-4)
+    assert after == plain
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"label_method": "one_hot", "label_weight": 0.3}, ["label_weight=0.3"]),
+        ({"label_method": "one_hot", "lwal_memory": 7, "lwal_scale": "3"}, ["lwal_memory=7", "lwal_scale='3'"]),
+        ({"label_method": "one_hot", "lwal_initial_head": "whitened"}, ["lwal_initial_head='whitened'"]),
+        ({"label_method": "max_entropy", "label_temperature": 3.0}, ["label_temperature=3.0"]),
+        ({"label_method": "label_smoothing", "label_weight": 0.2}, ["label_weight=0.2"]),
+        ({"label_temperature": 3.0, "label_lwr_every": 2}, ["label_lwr_every=2", "label_temperature=3.0"]),
+        ({"label_method": "static_label", "label_smoothing_factor": 0.1}, ["label_smoothing_factor=0.1"]),
+        ({"label_method": "teacher_free", "lwal_exact_accumulation": True}, ["lwal_exact_accumulation=True"]),
+        ({"label_method": "one_hot", "lwal_init": "class_means", "lwal_initial_head": "whitened"}, []),
+        ({"label_method": "static_label", "lwal_scale": "3", "lwal_class_weights": "1,1,1,1,2"}, []),
+        ({"lwal_preset": "paper:lwr2k", "label_weight": 0.5, "label_temperature": 2.0}, []),
+        ({"lwal_memory": 7, "lwal_init_samples": 4, "label_smoothing_factor": 0.1}, []),
+    ],
+)
+def test_settings_that_mean_nothing_to_the_method_are_said(tiny_config, tmp_path, caplog, options, said):
+    """One line, and none where every setting counts: a setting that is ignored in silence is believed to act."""
+    LwALTrainer(lwal(tiny_config), arguments(tmp_path, **options), train_dataset=TRAIN)
+    lines = [record.getMessage() for record in caplog.records if "means nothing" in record.getMessage()]
+    assert len(lines) == bool(said)
+    assert not said or lines[0].startswith(", ".join(said) + ": means nothing")

@@ -44,6 +44,7 @@ class CentroidRefreshCallback(TrainerCallback):
         """Commit the step's class sums, then refresh for an evaluation or save that follows."""
         self.trainer.commit_step()
         if control.should_evaluate or control.should_save or control.should_training_stop:
+            self.trainer.check_finite()
             self.trainer.refresh_for_evaluation(epoch_end=False)
 
     def on_epoch_end(
@@ -56,6 +57,7 @@ class CentroidRefreshCallback(TrainerCallback):
         """Bring the ranks together, and refresh for the evaluation or save at the end of an epoch."""
         self.trainer.label_objective.merge_ranks()
         if control.should_evaluate or control.should_save:
+            self.trainer.check_finite()
             self.trainer.refresh_for_evaluation(epoch_end=True)
 
     def on_save(
@@ -69,3 +71,4 @@ class CentroidRefreshCallback(TrainerCallback):
         model = self.trainer.core_model
         if isinstance(model, LwALPreTrainedModel):
             model.bring_labels_up_to_date()
+        self.trainer.check_ranks()

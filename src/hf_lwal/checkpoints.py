@@ -1,4 +1,4 @@
-"""Which checkpoint a training can resume from: the newest one that was written to its end."""
+"""Which checkpoint a training can resume from: the newest one that was written to its end, of the same labels."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import logging
 import os
 import re
 import zipfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+from .hub_code import CODE_FOLDER
 
 logger = logging.getLogger(__name__)
 
@@ -18,6 +21,8 @@ STATE_FILE = "trainer_state.json"
 _NAME = re.compile(r"checkpoint-(\d+)")
 _READ_AS_JSON = (STATE_FILE, "config.json", "adapter_config.json")
 _WEIGHTS = re.compile(r"(adapter_|pytorch_)?model.*\.(safetensors|bin)")
+_GENERIC = re.compile(r"LABEL_\d+")
+"""What transformers calls labels that nobody named."""
 
 
 def checkpoint_to_resume(wanted: str | os.PathLike[str] | bool | None, output_dir: str, processes: int) -> str | None:
@@ -48,6 +53,7 @@ def checkpoint_to_resume(wanted: str | os.PathLike[str] | bool | None, output_di
                 f"{chosen} cannot be resumed from, because {fault}: pass resume_from_checkpoint=True for the newest "
                 "complete checkpoint."
             )
+    _say_what_starts_anew(Path(chosen))
     before = _processes(Path(chosen))
     if before not in (None, processes):
         logger.warning(
@@ -58,6 +64,76 @@ def checkpoint_to_resume(wanted: str | os.PathLike[str] | bool | None, output_di
             processes,
         )
     return chosen
+
+
+def _say_what_starts_anew(checkpoint: Path) -> None:
+    """Warn where a checkpoint lacks a state that transformers then quietly starts anew."""
+    names = {path.name for path in checkpoint.glob("*")}
+    states = {
+        "optimizer": any("optimizer" in name or name.startswith("global_step") for name in names),
+        "learning rate schedule": "scheduler.pt" in names or any(name.startswith("global_step") for name in names),
+        "random generators": any(name.startswith("rng_state") for name in names),
+    }
+    missing = [title for title, there in states.items() if not there]
+    if missing:
+        logger.warning(
+            "%s does not hold the state of the %s, which starts anew: the run is not the one that was interrupted. "
+            "Resume from a checkpoint that is whole to continue that one.",
+            checkpoint,
+            " and the ".join(missing),
+        )
+
+
+def labels_of_checkpoint(checkpoint: str | os.PathLike[str]) -> list[str] | None:
+    """Names of the labels that a checkpoint was trained on, by their ids; None where no file of it says so."""
+    config = _json(Path(checkpoint, "config.json"))
+    names = config.get("id2label") if isinstance(config, dict) else None
+    if isinstance(names, dict) and all(str(index).isdecimal() for index in names):
+        return [str(names[index]) for index in sorted(names, key=int)]
+    table = _json(Path(checkpoint, "label_table.json"))  # an adapter has no configuration of the model
+    rows = table.get("labels") if isinstance(table, dict) else None
+    if isinstance(rows, list) and all(isinstance(row, dict) and "name" in row for row in rows):
+        return [str(row["name"]) for row in rows]
+    return None
+
+
+def check_labels_of_checkpoint(checkpoint: str | os.PathLike[str], names: Mapping[int, str] | Iterable[str]) -> None:
+    """Raise unless a checkpoint was trained on these labels, under the same ids.
+
+    Names that transformers made up (``LABEL_0``) tell nothing, so there the number of labels decides.
+
+    Args:
+        checkpoint: its folder.
+        names: id to name of the labels that training goes on with, or the names by their ids.
+
+    Raises:
+        ValueError: other labels, or the same ones in another order.
+    """
+    before = labels_of_checkpoint(checkpoint)
+    now = [names[index] for index in sorted(names)] if isinstance(names, Mapping) else list(names)
+    if before is None or before == now:
+        return
+    if len(before) == len(now) and any(all(map(_GENERIC.fullmatch, some)) for some in (before, now)):
+        return
+    if sorted(before) == sorted(now):
+        index = next(index for index, name in enumerate(before) if name != now[index])
+        raise ValueError(
+            f"{os.fspath(checkpoint)} numbers the labels otherwise: {index} is {before[index]!r} there and "
+            f"{now[index]!r} here, so its label vectors would get wrong names. Number them as the checkpoint does, "
+            "with id2label of its config.json for the model and "
+            "dataset.align_labels_with_mapping(model.config.label2id, 'label') for the data."
+        )
+    new, gone = ([name for name in some if name not in others] for some, others in ((now, before), (before, now)))
+    parts = [f"{title} {_listed(part)}" for title, part in (("new:", new), ("gone:", gone)) if part]
+    raise ValueError(
+        f"{os.fspath(checkpoint)} was trained on {len(before)} labels, not on these {len(now)} "
+        f"({'; '.join(parts)}): leave resume_from_checkpoint out and use another output_dir to start anew, or load "
+        "the checkpoint, change its labels with add_label, remove_label or rename_label, and train that model."
+    )
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(map(repr, names[:5])) + (", …" if len(names) > 5 else "")
 
 
 def last_complete_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
@@ -89,7 +165,7 @@ def what_is_missing(checkpoint: Path) -> str | None:
     missing = sorted(shard for path in checkpoint.glob("*.index.json") for shard in _shards(path) - names)
     if missing:
         return f"{missing[0]} is missing"
-    if not any(_WEIGHTS.fullmatch(name) or (checkpoint / name).is_dir() for name in names):
+    if not any(_WEIGHTS.fullmatch(name) or (checkpoint / name).is_dir() for name in names - {CODE_FOLDER}):
         return "the weights are missing"
     has_optimizer = any("optimizer" in name or name.startswith("global_step") for name in names)
     if not has_optimizer and any(name.startswith("rng_state") for name in names):
@@ -128,9 +204,10 @@ def _shards(index: Path) -> set[str]:
 
 
 def _json(path: Path) -> Any:
+    """What a JSON file holds; None where it holds none, or is not there."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
+    except (ValueError, FileNotFoundError, RecursionError):
         return None
 
 

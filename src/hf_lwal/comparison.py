@@ -14,7 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .data.sources import encode_labels, evaluation_split, find_columns, label_groups, load_splits, stratified_indices
+from .data.usable import usable
 from .errors import CommandError
+from .pictures import rgb
+from .running_time import running_times
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -89,6 +92,8 @@ def load_task(
     """
     splits = load_splits(dataset)
     columns = find_columns(splits["train"].features, text_column, label_column)
+    if columns.kind == "audio":
+        raise CommandError(f"{dataset!r} holds sounds, which `hf-lwal train` takes.")
     if columns.kind == "image" and model is None:
         raise CommandError(f"{dataset!r} holds images: give an image model with --model.")
     model_path = model or embedded_model_path()
@@ -96,7 +101,7 @@ def load_task(
         raise CommandError(
             f"--model: the folder {model_path!r} has no config.json; give one that holds a saved model."
         )
-    splits = encode_labels(splits, columns.label)
+    splits = encode_labels(usable(splits, columns, named=text_column is not None), columns.label)
     rows = evaluation_split(splits)
     rows = rows.select(stratified_indices(rows["label"], eval_samples, seed))
     if (
@@ -118,10 +123,11 @@ def load_task(
 
 
 def load_processing_class(model_path: str, kind: str) -> Any:
-    """Load the tokenizer or image processor that belongs to a model."""
-    from transformers import AutoImageProcessor, AutoTokenizer
+    """Load the tokenizer, image processor or feature extractor that belongs to a model."""
+    import transformers
 
-    return load_part(AutoTokenizer if kind == "text" else AutoImageProcessor, model_path)
+    names = {"text": "AutoTokenizer", "image": "AutoImageProcessor", "audio": "AutoFeatureExtractor"}
+    return load_part(getattr(transformers, names[kind]), model_path)
 
 
 def load_part(loader: Any, model_path: str, **keywords: Any) -> Any:
@@ -165,7 +171,7 @@ def attach_images(rows: Dataset, column: str, processor: Any, _: int) -> Dataset
     """Return rows whose images become pixel values when they are read."""
 
     def encode(batch: Mapping[str, list[Any]]) -> dict[str, Any]:
-        images = [image.convert("RGB") for image in batch[column]]
+        images = [rgb(image) for image in batch[column]]
         return {"pixel_values": processor(images, return_tensors="pt")["pixel_values"], "label": batch["label"]}
 
     return rows.with_transform(encode)
@@ -250,19 +256,17 @@ def build_trainer(
 
 def train(trainer: Trainer) -> Result:
     """Train, measure after the last step too, and read the result from the trainer's log."""
-    summary = trainer.train().metrics
-    during = sum(entry.get("eval_runtime", 0.0) for entry in trainer.state.log_history)
+    trainer.train()
     if not any(entry["step"] == trainer.state.global_step for entry in _evaluations(trainer)):
         trainer.evaluate()
     evaluations = _evaluations(trainer)
-    start: dict[str, Any] = next((entry for entry in trainer.state.log_history if "start_seconds" in entry), {})
-    seconds = start.get("start_seconds", 0.0)
+    times = running_times(trainer.state.log_history)
     return Result(
         curve=[(entry["step"], 100.0 * entry["eval_accuracy"]) for entry in evaluations],
         f1_macro=100.0 * evaluations[-1]["eval_f1_macro"],
-        train_seconds=summary["train_runtime"] - during - seconds,
-        start_seconds=seconds,
-        start_samples=int(start.get("start_samples", 0)),
+        train_seconds=times.training or 0.0,
+        start_seconds=times.start or 0.0,
+        start_samples=times.start_samples or 0,
     )
 
 

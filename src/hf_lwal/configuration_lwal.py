@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
-from .configuration_pooled import LwALPooledConfig, forwarded
+from .configuration_pooled import AroundConfig, LwALPooledConfig, forwarded
 
 FORMAT_VERSION = 1
 """Version of the saved format; a checkpoint with a larger number needs a newer hf-lwal."""
@@ -15,15 +16,21 @@ FORMAT_VERSION = 1
 TASKS = ("text", "image", "audio")
 FORWARDED = ("pad_token_id", "bos_token_id", "eos_token_id", "vocab_size", "hidden_size", "problem_type")
 HUB_KEYWORDS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
+LABEL_KEYWORDS = ("id2label", "label2id", "num_labels")
+NOT_THE_ENCODERS = (
+    *LABEL_KEYWORDS,
+    *("dtype", "torch_dtype", "attn_implementation", "experts_implementation", "name_or_path"),
+    *("architectures", "model_type", "transformers_version", "auto_map", "quantization_config"),
+)
+"""Keywords of ``from_pretrained`` that concern the whole model, although the encoder's configuration has them too."""
 EXTRA_OUTPUTS = ("embeddings", "features", "hidden_states", "attentions", "past_key_values", "cache")
 
 
-def _forwarded(name: str) -> property:
-    return forwarded(name, "encoder_config")
-
-
-class LwALConfig(PreTrainedConfig):
+class LwALConfig(AroundConfig, PreTrainedConfig):
     """Configuration of a classifier whose targets are learned label vectors.
+
+    What it does not have itself (``num_hidden_layers``, ``hidden_dropout_prob``) is read from ``encoder_config`` and
+    written there.
 
     Attributes:
         encoder_config: configuration of the stock classifier that embeds the input; its ``num_labels`` is kept equal
@@ -50,12 +57,13 @@ class LwALConfig(PreTrainedConfig):
             to the start rows (`probe_start.fitted_start`), "random" leaves it.
         initial_num_labels: number of labels that the table was started with, where labels were added or removed
             since; ``embedding_dim`` belongs to it.
-        push_code: let pushes to the Hub carry the modules that load the model with ``trust_remote_code=True`` where
+        push_code: let saves and pushes carry the modules that load the model with ``trust_remote_code=True`` where
             hf-lwal is not installed.
         lwal_version: version of the saved format.
     """
 
     model_type = "lwal"
+    part: ClassVar[str] = "encoder_config"
     sub_configs_defaults = {"encoder_config": SubConfigSpec(AutoConfig, model_type="bert")}  # noqa: RUF012
 
     id2label: dict[int, str] | dict[str, str] | None = None
@@ -81,12 +89,12 @@ class LwALConfig(PreTrainedConfig):
     push_code: bool = True
     lwal_version: int = FORMAT_VERSION
 
-    pad_token_id = _forwarded("pad_token_id")
-    bos_token_id = _forwarded("bos_token_id")
-    eos_token_id = _forwarded("eos_token_id")
-    vocab_size = _forwarded("vocab_size")
-    hidden_size = _forwarded("hidden_size")
-    problem_type = _forwarded("problem_type")
+    pad_token_id = forwarded("pad_token_id")
+    bos_token_id = forwarded("bos_token_id")
+    eos_token_id = forwarded("eos_token_id")
+    vocab_size = forwarded("vocab_size")
+    hidden_size = forwarded("hidden_size")
+    problem_type = forwarded("problem_type")
 
     def __post_init__(self, **kwargs: Any) -> None:
         """Check the values and bring both label dictionaries and the encoder's output size in line."""
@@ -104,6 +112,39 @@ class LwALConfig(PreTrainedConfig):
         self.validate_lwal()
         self.encoder_config.num_labels = self.embedding_dim
 
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Configuration from a saved one and the keywords of ``from_pretrained``, as in transformers.
+
+        Labels given as keywords replace the saved ones, also when only one of ``id2label``, ``label2id`` and
+        ``num_labels`` is given; what only the encoder's configuration knows (``hidden_dropout_prob``) goes there.
+
+        Raises:
+            ValueError: the keywords contradict each other, or ask for no classifier with one label per row.
+        """
+        wants_unused = kwargs.pop("return_unused_kwargs", False)
+        asked = {name: kwargs.pop(name) for name in LABEL_KEYWORDS if name in kwargs}
+        names, ids = asked_label_names(**asked)
+        config_dict, num_labels = dict(config_dict), asked.get("num_labels")
+        if names is not None:
+            config_dict |= {"id2label": names, "label2id": ids}
+        elif num_labels is not None and num_labels != len(config_dict.get("id2label") or range(2)):
+            config_dict |= {"id2label": generic_label_names(num_labels), "label2id": None}
+        whole = {name: kwargs[name] for name in kwargs if name in NOT_THE_ENCODERS or name.startswith("_")}
+        config, unused = super().from_dict(config_dict, return_unused_kwargs=True, **whole)
+        unused |= set_known(config, {name: kwargs[name] for name in kwargs if name not in whole})
+        if kwargs or asked:
+            config.encoder_config.num_labels = config.embedding_dim
+            config.validate_lwal()
+            refuse_other_problems(config)
+        return (config, unused) if wants_unused else config
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: str = "AutoConfig") -> None:
+        """As in transformers, for classes of your own: the model saves the code of this one with its own."""
+        if cls is not LwALConfig:
+            super().register_for_auto_class(auto_class)
+
     def validate_lwal(self) -> None:
         """Raise ValueError with the value and the remedy when a setting of the label table makes no sense."""
         for name, allowed in (
@@ -116,6 +157,9 @@ class LwALConfig(PreTrainedConfig):
             value = getattr(self, name)
             if value not in allowed:
                 raise ValueError(f"Unknown {name} {value!r}: choose one of {', '.join(allowed)}.")
+        for name in ("embedding_dim", "memory", "refresh_every", "warmup_steps"):
+            if not isinstance(value := getattr(self, name), int):
+                raise ValueError(f"{name} is {value!r}, but it must be a whole number.")
         if self.embedding_dim < 2:
             raise ValueError(
                 f"embedding_dim is {self.embedding_dim}, but label vectors need at least 2 dimensions: "
@@ -169,22 +213,32 @@ class LwALConfig(PreTrainedConfig):
 
 
 def matched_label_names(
-    id2label: dict[Any, Any] | None, label2id: dict[Any, Any] | None, num_labels: int | None = None
+    id2label: Any, label2id: Mapping[Any, Any] | None, num_labels: int | None = None
 ) -> tuple[dict[int, str] | None, dict[str, int] | None]:
     """Bring ``id2label`` and ``label2id`` to one form (int to str and back), deriving the one that is missing.
 
-    Scripts pass ids as strings and set one of the two; transformers leaves the other stale.
+    Scripts pass ids as strings, names as a list, and set one of the two; transformers leaves the other stale.
 
     Raises:
         ValueError: ids that are not 0…C-1, a name that occurs twice, or another number of names than ``num_labels``.
     """
     if id2label is None and label2id is not None:
         id2label = {index: name for name, index in label2id.items()}
+        if len(id2label) != len(label2id):
+            raise ValueError(f"label2id must give every label an id of its own, but it is {dict(label2id)}.")
     if id2label is None:
         return None, None
-    names = {int(index): str(name) for index, name in id2label.items()}
-    if sorted(names) != list(range(len(names))):
-        raise ValueError(f"id2label must use the ids 0…{len(names) - 1}, but its ids are {sorted(names)}.")
+    by_id = dict(id2label if isinstance(id2label, Mapping) else enumerate(id2label))
+    try:
+        names = {int(index): str(name) for index, name in by_id.items()}
+    except (TypeError, ValueError):
+        wrong = next(index for index in by_id if not str(index).strip().isdigit())
+        raise ValueError(
+            f"id2label must map the ids 0…{len(by_id) - 1} to names, but one of its ids is {wrong!r}: are ids and "
+            "names the wrong way round?"
+        ) from None
+    if sorted(names) != list(range(len(by_id))):
+        raise ValueError(f"id2label must use the ids 0…{len(by_id) - 1}, but its ids are {list(by_id)}.")
     if len(set(names.values())) != len(names):
         twice = sorted({name for name in names.values() if list(names.values()).count(name) > 1})
         raise ValueError(f"Label names must be unique, but id2label repeats {', '.join(map(repr, twice))}.")
@@ -195,3 +249,57 @@ def matched_label_names(
         )
     names = {index: names[index] for index in range(len(names))}
     return names, {name: index for index, name in names.items()}
+
+
+def asked_label_names(
+    id2label: Any = None, label2id: Mapping[Any, Any] | None = None, num_labels: int | None = None
+) -> tuple[dict[int, str] | None, dict[str, int] | None]:
+    """`matched_label_names` of keywords that a caller has given, none of which may be dropped.
+
+    Raises:
+        ValueError: as there, or ``id2label`` and ``label2id`` say different things.
+    """
+    names, ids = matched_label_names(id2label, label2id, num_labels)
+    if id2label is not None and label2id is not None and matched_label_names(None, label2id)[0] != names:
+        raise ValueError(
+            f"id2label gives the labels {names}, but label2id is {dict(label2id)}: pass only one of them, or make "
+            "them agree."
+        )
+    return names, ids
+
+
+def generic_label_names(num_labels: int) -> dict[int, str]:
+    """Id to name of labels that nobody has named, as transformers calls them."""
+    return {index: f"LABEL_{index}" for index in range(num_labels)}
+
+
+def set_known(config: PreTrainedConfig, settings: dict[str, Any]) -> dict[str, Any]:
+    """Write settings into a configuration that knows them, and return those that it does not know.
+
+    Args:
+        config: changed in place; of an `LwALConfig`, what its encoder's configuration knows is written there.
+        settings: names and values.
+    """
+    unknown = {}
+    for name, value in settings.items():
+        encoder = config.encoder_config if isinstance(config, LwALConfig) else None
+        for_encoder = encoder is not None and name not in NOT_THE_ENCODERS and name not in vars(LwALConfig)
+        if for_encoder and hasattr(encoder, name):
+            setattr(encoder, name, value)
+            if hasattr(type(config), name):  # as output_hidden_states, which both read
+                setattr(config, name, value)
+        elif hasattr(config, name):
+            setattr(config, name, value)
+        else:
+            unknown[name] = value
+    return unknown
+
+
+def refuse_other_problems(config: PreTrainedConfig) -> None:
+    """Raise ValueError when a configuration asks for regression or for several labels per row."""
+    if config.problem_type in ("regression", "multi_label_classification") or config.num_labels == 1:
+        asked = config.problem_type or "regression (num_labels = 1)"
+        raise ValueError(
+            f"Label vectors need exactly one class per row and at least two classes, but the configuration asks for "
+            f"{asked}: use the stock AutoModelFor…Classification for it."
+        )

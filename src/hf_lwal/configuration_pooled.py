@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
-from typing import Any
+from typing import Any, ClassVar
 
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
@@ -19,24 +19,53 @@ DROPOUTS = ("classifier_dropout", "seq_classif_dropout", "hidden_dropout_prob")
 LABELS = ("id2label", "label2id", "num_labels", "problem_type")
 
 
-def forwarded(name: str, part: str) -> property:
-    """Property that reads and writes the configuration ``part``: tokenizers and scripts set it on the whole."""
+OF_THE_WHOLE = ("quantization_config", "auto_map", "name_or_path", "architecture", "pretrained_cfg")
+"""What a configuration inside another says of itself alone, as it was loaded."""
 
-    def read(self: PreTrainedConfig) -> Any:
-        inner = self.__dict__.get(part)
+
+class AroundConfig:
+    """Configuration around another: what it does not have itself is read from there and written there."""
+
+    part: ClassVar[str]
+    """Attribute that holds the other configuration."""
+
+    def __getattr__(self, name: str) -> Any:
+        # Called for what this configuration lacks. Scripts and libraries read the sizes and rates of the stock one.
+        value = None if name.startswith("_") or name in OF_THE_WHOLE else getattr(self._inner(name), name)
+        if name.startswith("_") or name in OF_THE_WHOLE or isinstance(value, PreTrainedConfig):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        inner = self.__dict__.get(self.part)
+        own = name.startswith("_") or name in OF_THE_WHOLE or name in self.__dict__ or hasattr(type(self), name)
+        if own or not isinstance(inner, PreTrainedConfig) or not hasattr(inner, name):
+            super().__setattr__(name, value)
+        else:
+            setattr(inner, name, value)
+
+    def _inner(self, name: str) -> PreTrainedConfig:
+        inner = self.__dict__.get(self.part)
         if not isinstance(inner, PreTrainedConfig):
-            raise AttributeError(f"{name} is read from {part}, which is not set yet.")
-        return getattr(inner, name)
+            raise AttributeError(f"{name} is read from {self.part}, which is not set yet.")
+        return inner
 
-    def write(self: PreTrainedConfig, value: Any) -> None:
-        inner = self.__dict__.get(part)
+
+def forwarded(name: str) -> property:
+    """Property of an `AroundConfig` for what `PreTrainedConfig` has: tokenizers and scripts set it on the whole."""
+
+    def read(self: AroundConfig) -> Any:
+        return getattr(self._inner(name), name)
+
+    def write(self: AroundConfig, value: Any) -> None:
+        inner = vars(self).get(self.part)
         if isinstance(inner, PreTrainedConfig):
             setattr(inner, name, value)
 
     return property(read, write)
 
 
-class LwALPooledConfig(PreTrainedConfig):
+class LwALPooledConfig(AroundConfig, PreTrainedConfig):
     """Configuration of `LwALPooledForSequenceClassification`.
 
     Attributes:
@@ -47,6 +76,7 @@ class LwALPooledConfig(PreTrainedConfig):
     """
 
     model_type = "lwal_pooled"
+    part: ClassVar[str] = "base_config"
     sub_configs_defaults = {"base_config": SubConfigSpec(AutoConfig, model_type="bert")}  # noqa: RUF012
 
     base_config: Any = None
@@ -54,12 +84,12 @@ class LwALPooledConfig(PreTrainedConfig):
     normalize: bool = False
     classifier_dropout: float | None = None
 
-    pad_token_id = forwarded("pad_token_id", "base_config")
-    bos_token_id = forwarded("bos_token_id", "base_config")
-    eos_token_id = forwarded("eos_token_id", "base_config")
-    vocab_size = forwarded("vocab_size", "base_config")
-    hidden_size = forwarded("hidden_size", "base_config")
-    initializer_range = forwarded("initializer_range", "base_config")
+    pad_token_id = forwarded("pad_token_id")
+    bos_token_id = forwarded("bos_token_id")
+    eos_token_id = forwarded("eos_token_id")
+    vocab_size = forwarded("vocab_size")
+    hidden_size = forwarded("hidden_size")
+    initializer_range = forwarded("initializer_range")
 
     def __post_init__(self, **kwargs: Any) -> None:
         """Check the pooling and take over how the backbone attends."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -55,6 +57,43 @@ def broadcast_(tensor: Tensor) -> None:
     """Overwrite ``tensor`` in place by rank 0's."""
     if is_distributed():
         dist.broadcast(tensor, src=0)
+
+
+def broadcast_rows(rows: Tensor) -> Tensor:
+    """Rank 0's ``rows`` (N, …) on every rank; the others may have any number of rows, of any width.
+
+    Args:
+        rows: of the same dtype, number of dimensions and kind of device on all ranks.
+    """
+    if not is_distributed():
+        return rows
+    shape = torch.tensor(rows.shape, device=rows.device)
+    dist.broadcast(shape, src=0)
+    sizes = [int(size) for size in shape]
+    same = rows.contiguous() if dist.get_rank() == 0 else rows.new_empty(sizes)
+    dist.broadcast(same, src=0)
+    return same
+
+
+def first_rank_says(value: bool, device: torch.device) -> bool:
+    """Rank 0's ``value``: what decides whether ranks go into a collective must be one decision."""
+    flag = torch.tensor([int(value)], device=device)
+    broadcast_(flag)
+    return bool(flag)
+
+
+def differs_between_ranks(tensors: Iterable[Tensor]) -> bool:
+    """Whether any of these tensors has other bits on another rank; the same answer on all ranks."""
+    if not is_distributed():
+        return False
+    parts = [tensor.detach() for tensor in tensors]
+    sums = [hashlib.blake2b(part.float().cpu().numpy().tobytes(), digest_size=7).digest() for part in parts]
+    own = torch.tensor([int.from_bytes(value, "big") for value in sums], device=parts[0].device)
+    first = own.clone()
+    dist.broadcast(first, src=0)
+    unequal = (own != first).sum()
+    dist.all_reduce(unequal)
+    return bool(unequal > 0)
 
 
 def rows_of_ranks(rows: Tensor) -> list[Tensor]:

@@ -1,6 +1,17 @@
-"""The one error class of the command line: what the user can put right, said in one sentence."""
+"""How a command fails: a user's mistake, any other error, or a signal, each as one sentence and an exit code."""
 
 from __future__ import annotations
+
+import dis
+from pathlib import Path
+from types import TracebackType
+
+MISTAKE = 2
+"""Exit code where the command line, the data or the settings have to change."""
+FAILURE = 1
+"""Exit code of everything else that fails: the disk, the network, memory, a bug."""
+LONGEST = 500
+"""Characters of another library's message that are shown."""
 
 
 class CommandError(Exception):
@@ -8,3 +19,85 @@ class CommandError(Exception):
 
     The message says what is wrong, with which value, and what to do.
     """
+
+
+class Terminated(KeyboardInterrupt):
+    """The process was asked to end (SIGTERM), as schedulers do; what cleans up after Ctrl-C does so here too."""
+
+
+def outcome(error: BaseException) -> tuple[str, int]:
+    """The sentence and the exit code that an exception ends a command with.
+
+    What this package raises on purpose is a sentence for the user already. For what others raise, the sentence says
+    from where it came.
+    """
+    if isinstance(error, Terminated):
+        return "terminated.", 143
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted.", 130
+    if isinstance(error, CommandError):
+        return str(error), MISTAKE
+    place = _innermost(error.__traceback__)
+    if place is not None and _raised_here(place) and _is_ours(place):
+        return one_line(str(error)), MISTAKE if isinstance(error, (ValueError, TypeError, ImportError)) else FAILURE
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return f"memory ran out ({reason(error)}): take smaller batches, fewer processes or a smaller model.", FAILURE
+    if isinstance(error, OSError):
+        return f"{reason(error)}.".replace("..", "."), FAILURE
+    where = "" if place is None else f" in {place.tb_frame.f_globals.get('__name__')}, line {place.tb_lineno}"
+    return (
+        f"{type(error).__name__}{where}: {reason(error).rstrip('.')}. This may be a bug in hf-lwal or in a library "
+        "that it uses: the same command with --traceback shows the way there.",
+        FAILURE,
+    )
+
+
+def reason(error: BaseException) -> str:
+    """What an exception says, on one line, with what it was caused by where that says more.
+
+    >>> try:
+    ...     try:
+    ...         int("x")
+    ...     except ValueError as cause:
+    ...         raise RuntimeError("The table could not be read") from cause
+    ... except RuntimeError as error:
+    ...     print(reason(error))
+    The table could not be read (ValueError: invalid literal for int() with base 10: 'x')
+    """
+    if isinstance(error, OSError) and error.strerror:
+        text = error.strerror + (f": {str(error.filename)!r}" if error.filename is not None else "")
+    else:
+        text = one_line(str(error)) or type(error).__name__
+    causes: list[str] = []
+    cause = error.__cause__
+    while cause is not None:
+        said = one_line(str(cause))
+        if said and said not in text and not any(said in earlier for earlier in causes):
+            causes.append(f"{type(cause).__name__}: {said}")
+        cause = cause.__cause__
+    return f"{text.rstrip('.')} ({causes[-1]})" if causes else text
+
+
+def one_line(text: str) -> str:
+    r"""A message without line breaks, cut where it is very long.
+
+    >>> one_line("two\n  lines")
+    'two lines'
+    """
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST else f"{line[:LONGEST].rstrip()} …"
+
+
+def _innermost(traceback: TracebackType | None) -> TracebackType | None:
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return traceback
+
+
+def _raised_here(place: TracebackType) -> bool:
+    """Whether a ``raise`` stands there, and not a call into C that failed, such as ``int("x")``."""
+    return place.tb_frame.f_code.co_code[place.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+
+
+def _is_ours(place: TracebackType) -> bool:
+    return Path(place.tb_frame.f_code.co_filename).is_relative_to(Path(__file__).parent)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .distributed import all_reduce_sum
 from .functional import class_sums, direction_sums, refreshed_label_vectors, repel_from_sums
-from .modeling_lwal import LwALPreTrainedModel
+from .modeling_lwal import LwALClassifierOutput, LwALPreTrainedModel
 from .objectives import LossContext, ObjectiveLoss
 from .start import kept_batch_norms, own_random_state
 
@@ -65,7 +65,7 @@ class WholeStep:
         rows, labels = torch.cat(parts), torch.cat(self.labels)  # (all rows of this rank, D)
         vectors = self._label_vectors(model, rows, labels)
         logits = model.label_table(rows, vectors, labels)
-        pull = context.classification_loss({"logits": logits}, labels, labels)
+        pull = context.classification_loss(LwALClassifierOutput(logits=logits, embeddings=rows), labels, labels)
         terms = {"pull_loss": pull.detach() / len(parts)}
         loss = pull
         if model.config.repel_weight > 0:

@@ -12,6 +12,11 @@ from dataclasses import MISSING, Field, field, fields
 from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 Value = TypeVar("Value")
+ALIASES = {"data": "dataset", "dataset": "data", "output": "output_dir", "output_dir": "output"}
+"""Field → its other usual name, which is accepted wherever it has no meaning of its own."""
+TRUE = ("true", "yes", "on", "y", "t", "1")
+FALSE = ("false", "no", "off", "n", "f", "0")
+"""Words for a switch in a file of settings."""
 RED = "\033[31m"
 PLAIN = "\033[0m"
 
@@ -47,6 +52,16 @@ def add_options(parser: argparse.ArgumentParser, options: type[Any]) -> None:
     for entry in fields(options):
         if entry.metadata.get("flag", True):
             _add_option(parser, entry, _without_none(types[entry.name]))
+    add_aliases(parser)
+
+
+def add_aliases(parser: argparse.ArgumentParser) -> None:
+    """Accept the flags of `ALIASES` under both names, where the second is not taken."""
+    known = parser._option_string_actions
+    for action in list(parser._actions):
+        if action.option_strings and action.dest in ALIASES:
+            other = [name for name in spellings(ALIASES[action.dest]) if name not in known]
+            known |= dict.fromkeys(other, action)  # not among its option_strings, so that help shows one name
 
 
 def _without_none(kind: Any) -> Any:
@@ -151,19 +166,38 @@ class Parser(argparse.ArgumentParser):
         """A mapping of settings as words of a command line, so that both are checked in the same way.
 
         Args:
-            config: value per flag, with hyphens or underscores; None and a switch that is false are left out.
+            config: value per flag, with hyphens or underscores: a word, a list of words, a mapping, or None for a
+                setting that is left to its default.
         """
         words: list[str] = []
         for name, value in config.items():
             flag = f"--{str(name).replace('_', '-')}"
             action = self._option_string_actions.get(flag)
-            if action is not None and isinstance(value, bool) and action.nargs == 0:
-                words += [flag] if value else []
+            if value is None:
+                continue
+            if action is not None and takes_truth(action) and not isinstance(value, (list, dict)):
+                words += self._truth(flag, action, value)
             elif isinstance(value, list):
+                if action is not None and action.nargs not in ("+", "*"):
+                    self.error(f"{flag} takes one value, got the list {', '.join(map(str, value))}")
                 words += [flag, *map(str, value)]
-            elif value is not None:
+            else:
                 words.append(f"{flag}={json.dumps(value) if isinstance(value, dict) else value}")
         return words
+
+    def _truth(self, flag: str, action: argparse.Action, value: Any) -> list[str]:
+        """Words for a flag that is on or off."""
+        word = str(value).lower()
+        if word not in (*TRUE, *FALSE):
+            if action.nargs != 0:  # it has more to say than true and false
+                return [f"{flag}={value}"]
+            self.error(f"{flag} must be true or false, got {value!r}")
+        if action.nargs != 0:
+            return [f"{flag}={word in TRUE}"]
+        negative = f"--no-{flag.removeprefix('--')}"
+        if word in FALSE:
+            return [negative] if negative in action.option_strings else []
+        return [flag]
 
     def chosen(self, values: argparse.Namespace) -> Parser:
         """The parser of the subcommand that was given, or this one."""
@@ -194,6 +228,11 @@ class Parser(argparse.ArgumentParser):
         """Print the mistake and where help is, and exit with code 2."""
         print_error(f"{self.prog}: {message}\nTry '{self.prog} --help'.")
         sys.exit(2)
+
+
+def takes_truth(action: argparse.Action) -> bool:
+    """Whether a flag is a switch, or takes true and false."""
+    return action.nargs == 0 or "bool" in getattr(action.type, "__name__", "")
 
 
 def suggestion(word: str, known: Sequence[str]) -> str:

@@ -9,6 +9,8 @@ out of every result. Low-precision inputs are reduced in float32; float64 inputs
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -16,11 +18,74 @@ from torch import Tensor
 IGNORE_INDEX = -100
 SQUARED_DISTANCE_FLOOR = 1e-12
 """Squared distances are floored here before the square root, whose gradient is infinite at zero."""
+CALIBRATION_BLOCK = 1024
+"""Rows whose distances are looked at together when the scale is calibrated."""
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
     """Return ``tensor`` in float32, or unchanged when it is already float32 or float64."""
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+
+
+def class_ids(labels: Any, num_labels: int | None = None) -> Tensor:
+    """Labels of a batch as class ids, whatever a data set or a loop gave them as.
+
+    Args:
+        labels: (B,) or (B, 1) of any integer type, bool, or floating point that holds whole numbers; a tensor, an
+            array or a list.
+        num_labels: C; when given, labels outside 0…C-1 and -100 are refused where that needs no wait for a device.
+
+    Returns:
+        (B,) int64.
+
+    Raises:
+        ValueError: something other than one class id per row.
+
+    >>> class_ids(torch.tensor([[2.0], [-100.0]]))
+    tensor([   2, -100])
+    """
+    ids = labels if isinstance(labels, Tensor) else torch.as_tensor(labels)
+    if ids.ndim == 2 and ids.shape[1] == 1:
+        ids = ids.squeeze(1)  # (B,)
+    whole = not ids.is_floating_point() or bool((ids == ids.round()).all())
+    if ids.ndim != 1 or not whole:
+        raise ValueError(unusable_labels(f"{ids.dtype} of shape {tuple(ids.shape)}"))
+    ids = ids.long()
+    if num_labels is not None and ids.device.type == "cpu" and not torch.compiler.is_compiling():
+        bad = ((ids != IGNORE_INDEX) & ((ids < 0) | (ids >= num_labels))).nonzero()
+        if len(bad):
+            raise ValueError(out_of_range(int(ids[bad[0, 0]]), f"row {int(bad[0, 0])} of a batch", num_labels))
+    return ids
+
+
+def out_of_range(label: int, where: str, num_labels: int) -> str:
+    """Sentence for a label id outside the model's."""
+    return (
+        f"Label {label} in {where} is outside 0…{num_labels - 1}: build the model with num_labels={label + 1} or "
+        f"correct the data; rows without a label use {IGNORE_INDEX}."
+        if label >= 0
+        else f"Label {label} in {where} is outside 0…{num_labels - 1}: rows without a label use {IGNORE_INDEX}, or "
+        "remove the label column of a test set."
+    )
+
+
+def unusable_labels(what: str) -> str:
+    """Sentence for labels that are not one class id per row."""
+    return (
+        f"Labels must be one class id (int) or name (str) per row, but they are {what}: regression, several labels "
+        "per row and mixed-up labels are not supported."
+    )
+
+
+def finite_rows(values: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Leave rows that hold NaN or infinity out of all that follows: zeros, with the label -100.
+
+    Args:
+        values: (B, N).
+        labels: (B,) int64.
+    """
+    finite = values.isfinite().all(dim=1)  # (B,)
+    return torch.where(finite.unsqueeze(1), values, 0.0), torch.where(finite, labels, IGNORE_INDEX)
 
 
 def class_sums(embeddings: Tensor, labels: Tensor, num_labels: int) -> tuple[Tensor, Tensor]:
@@ -260,17 +325,26 @@ def calibrated_scale(
         held_out: (B, C) distances of the same rows that stand for new ones; default: `leave_one_out`.
 
     Returns:
-        The best of ``2^(k/2) / mean d^power`` for k = -2…19; ``1 / mean d^power`` when every class has one row.
+        The best of ``2^(k/2) / mean d^power`` for k = -2…19; ``1 / mean d^power`` when every class has one row; 1
+        where no row lies apart from any class mean, or no row has a label.
     """
-    labelled = labels != IGNORE_INDEX
-    held_out = None if held_out is None else held_out[labelled].double()
-    distances, labels, counts = distances[labelled].double(), labels[labelled], counts.to(distances.device)
-    mean = float(distances[:, counts > 0].pow(power).mean().clamp(min=SQUARED_DISTANCE_FLOOR))
-    usable = counts[labels] > 1
-    if not bool(usable.any()):
-        return 1.0 / mean
-    new = leave_one_out(distances[usable], labels[usable], counts) if held_out is None else held_out[usable]
-    new = new.pow(power).masked_fill(counts == 0, torch.inf)  # a class without a mean is no candidate
+    counts = counts.to(distances.device)
+    seen, rows = counts > 0, (labels != IGNORE_INDEX).nonzero().squeeze(1)
+    if not len(rows):
+        return 1.0
+    blocks = rows.split(CALIBRATION_BLOCK)  # a float64 copy of all distances can take gigabytes
+    total = sum(float(distances[block][:, seen].double().pow(power).sum()) for block in blocks)
+    mean = total / (len(rows) * int(seen.sum()))
+    if mean <= (2.0 * SQUARED_DISTANCE_FLOOR**0.5) ** power:
+        return 1.0
     grid = [2.0 ** (k / 2) / mean for k in range(-2, 20)]
-    losses = [float(F.cross_entropy(-scale * new, labels[usable])) for scale in grid]
-    return grid[min(range(len(grid)), key=losses.__getitem__)]
+    usable = rows[counts[labels[rows]] > 1]
+    losses = torch.zeros(len(grid), dtype=torch.float64)
+    for block in usable.split(CALIBRATION_BLOCK):
+        own = labels[block]
+        new = leave_one_out(distances[block].double(), own, counts) if held_out is None else held_out[block].double()
+        new = new.pow(power).masked_fill(~seen, torch.inf)  # a class without a mean is no candidate
+        losses += torch.stack([F.cross_entropy(-scale * new, own, reduction="sum").cpu() for scale in grid])
+    if not len(usable) or not bool(losses.isfinite().any()):
+        return 1.0 / mean
+    return grid[int(losses.nan_to_num(nan=torch.inf).argmin())]

@@ -7,6 +7,7 @@ sentence embeddings it costs the nearest class mean three points before the firs
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import Any
 
@@ -15,8 +16,10 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from .distributed import broadcast_
-from .functional import IGNORE_INDEX, class_sums, pairwise_distances
+from .functional import IGNORE_INDEX, SQUARED_DISTANCE_FLOOR, class_sums, pairwise_distances
 from .heads import is_plain_linear
+
+logger = logging.getLogger(__name__)
 
 LEAST_SHRINKAGE = 0.3
 """Share of the identity in the within-class covariance that is always kept."""
@@ -26,6 +29,10 @@ REFERENCE = (2e-5, 0.003)
 """At this learning rate the entries of the head start with this root mean square; it grows as the rate to the 1.5."""
 LARGEST_RELATIVE_STEP = 0.01
 """No Adam step may move the entries by more than this share of their root mean square."""
+LEAST_SCATTER = 1e-10
+"""Share of the variance that lies within classes below which it is rounding noise, not worth whitening by."""
+LEAST_DISTANCE = 100.0 * SQUARED_DISTANCE_FLOOR**0.5
+"""Mean distance to class means that the start leaves at least: smaller ones drown in the floor of distances."""
 
 
 def shrinkage(rows: int, num_labels: int, num_features: int) -> float:
@@ -61,6 +68,11 @@ def class_mean_projection(
     """
     share = _share(features, labels, whiten)
     labelled = labels != IGNORE_INDEX
+    if share < 1.0 and not _has_scatter(*_residuals(features[labelled].double(), labels[labelled], num_labels)):
+        logger.warning(
+            "The start rows of each label are all alike, so their scatter tells nothing: the head starts as a plain "
+            "projection onto the class means. Look for repeated rows and for features that are constant."
+        )
     return _projection(features[labelled].double(), labels[labelled], num_labels, embedding_dim, share)[:2]
 
 
@@ -122,10 +134,22 @@ def _projection(
     seen = counts > 0
     means = sums / counts.clamp(min=1.0).unsqueeze(1)
     centre = means[seen].mean(dim=0)
-    scaling = _inverse_root(features - means[labels], share)  # (H, H)
+    residuals, spread = _residuals(features, labels, num_labels)
+    scaling = _inverse_root(residuals, share if _has_scatter(residuals, spread) else 1.0)  # (H, H)
     between = (means[seen] - centre) @ scaling  # (C', H)
     weight = _orthonormal_rows(between, embedding_dim) @ scaling
     return weight, -weight @ centre, means, seen
+
+
+def _residuals(features: Tensor, labels: Tensor, num_labels: int) -> tuple[Tensor, Tensor]:
+    """Differences (N, H) of rows from the mean of their class, and from that of all rows."""
+    sums, counts = class_sums(features, labels, num_labels)
+    return features - (sums / counts.clamp(min=1.0).unsqueeze(1))[labels], features - features.mean(dim=0)
+
+
+def _has_scatter(residuals: Tensor, spread: Tensor) -> bool:
+    """Whether rows (N, H) scatter within their classes by more than the rounding of their values."""
+    return float(residuals.square().sum()) > LEAST_SCATTER * float(spread.square().sum())
 
 
 def _inverse_root(residuals: Tensor, share: float) -> Tensor:
@@ -174,6 +198,20 @@ def suited_size(weight: Tensor, learning_rate: float | None) -> float:
     rate, wanted = REFERENCE
     wanted *= (learning_rate / rate) ** 1.5
     return min(1.0, max(wanted, learning_rate / LARGEST_RELATIVE_STEP) / size)
+
+
+def visible_size(size: float, held_out: Tensor) -> float:
+    """``size``, or the larger one that keeps distances above `LEAST_DISTANCE`: features may be very small.
+
+    Args:
+        size: factor for weight and bias of the head, from `suited_size`.
+        held_out: (N, C) distances through the head as it is before that.
+    """
+    known = held_out[held_out.isfinite()]
+    typical = float(known.mean()) if len(known) else 0.0
+    if typical <= 2.0 * SQUARED_DISTANCE_FLOOR**0.5:  # nothing lies apart, at any size
+        return size
+    return max(size, LEAST_DISTANCE / typical)
 
 
 def can_start(layer: Any) -> bool:

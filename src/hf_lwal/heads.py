@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import threading
 from typing import Any, NamedTuple
 
 import torch
@@ -92,13 +93,23 @@ def _skeleton(config: PreTrainedConfig, task: str, num_labels: int) -> PreTraine
         return stock_from_config(config, task)
 
 
+class _Running(threading.local):
+    """The head that returns its input in the current thread, if any; torch.compile traces it as a constant."""
+
+    head: nn.Module | None = None
+
+
+_running = _Running()
+_registering = threading.Lock()
+
+
 def run_without_head(encoder: nn.Module, head_name: str, inputs: dict[str, Any]) -> Any:
     """Run ``encoder`` with its head as the identity, so that what it calls logits are the pooled features (B, H).
 
     The encoder's own pooling then works for every architecture, decoders included. A forward hook on the outermost
-    module of that name (an adapter's wrapper as well) returns the module's input while a flag on that very module is
-    set: replicas of a model on several devices do not see each other's flags, and the hook, a plain function, can be
-    copied with the module.
+    module of that name (an adapter's wrapper as well) returns the module's input while this call runs, in this thread
+    and for this very module only: a server's threads share one model, and each replica of a model on several devices
+    has a head of its own. The hook, a plain function, can be copied with the module.
 
     Args:
         encoder: stock classifier.
@@ -108,12 +119,11 @@ def run_without_head(encoder: nn.Module, head_name: str, inputs: dict[str, Any])
     Returns:
         What the encoder returns, with features in place of logits.
     """
-    head: Any = hooked_head(encoder, head_name)
-    head._lwal_returns_input = True
+    outer, _running.head = _running.head, hooked_head(encoder, head_name)
     try:
         return encoder(**inputs, return_dict=True)
     finally:
-        head._lwal_returns_input = False
+        _running.head = outer
 
 
 def scores_of(encoded: Any) -> Any:
@@ -125,12 +135,14 @@ def hooked_head(encoder: nn.Module, head_name: str) -> nn.Module:
     """The encoder's head, with the hook that `run_without_head` needs; called early to keep it out of compilation."""
     head = encoder.get_submodule(head_name)
     if _return_input not in head._forward_hooks.values():
-        head.register_forward_hook(_return_input)
+        with _registering:
+            if _return_input not in head._forward_hooks.values():
+                head.register_forward_hook(_return_input)
     return head
 
 
 def _return_input(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-    return args[0] if getattr(module, "_lwal_returns_input", False) else output
+    return args[0] if _running.head is module else output
 
 
 def layers_to_save(encoder: PreTrainedModel, head_name: str | None) -> list[str]:

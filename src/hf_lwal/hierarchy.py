@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,22 +44,25 @@ def as_matrix(label_vectors: MatrixLike, allow_missing: bool = False) -> Matrix:
     return matrix
 
 
-def _euclidean(matrix: Matrix) -> Matrix:
-    """(C, D) to (C, C): centred before the square is expanded, which would lose all digits on a common offset."""
-    centred = matrix - matrix.mean(axis=0)
-    squares = np.square(centred).sum(axis=1)  # (C,)
-    squared: Matrix = squares[:, None] - 2.0 * (centred @ centred.T) + squares  # (C, C)
+def _euclidean(rows: Matrix, matrix: Matrix) -> Matrix:
+    """(R, D) and (C, D) to (R, C): centred before the square is expanded, which loses all digits on an offset."""
+    centre = matrix.mean(axis=0)
+    rows, columns = rows - centre, matrix - centre
+    squares = np.square(rows).sum(axis=1)  # (R,)
+    squared: Matrix = squares[:, None] - 2.0 * (rows @ columns.T) + np.square(columns).sum(axis=1)  # (R, C)
     return np.sqrt(np.maximum(squared, 0.0))
 
 
-def _cosine(matrix: Matrix) -> Matrix:
-    """(C, D) to (C, C): one minus the cosine of the angle; a row of zeros is at distance 1 from every other."""
-    directions = matrix / np.maximum(np.linalg.norm(matrix, axis=1, keepdims=True), 1e-12)
-    distances: Matrix = np.maximum(1.0 - directions @ directions.T, 0.0)
+def _cosine(rows: Matrix, matrix: Matrix) -> Matrix:
+    """(R, D) and (C, D) to (R, C): one minus the cosine of the angle; zeros are at distance 1 from every other."""
+    lengths = [np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-12) for part in (rows, matrix)]
+    distances: Matrix = np.maximum(1.0 - (rows / lengths[0]) @ (matrix / lengths[1]).T, 0.0)
     return distances
 
 
-METRICS: dict[str, Callable[[Matrix], Matrix]] = {"euclidean": _euclidean, "cosine": _cosine}
+METRICS: dict[str, Callable[[Matrix, Matrix], Matrix]] = {"euclidean": _euclidean, "cosine": _cosine}
+BLOCK = 2**21
+"""Distances in memory at a time where not all of them are needed at once: 16 MiB."""
 
 
 def label_distances(label_vectors: MatrixLike, metric: str = "euclidean", allow_missing: bool = False) -> Matrix:
@@ -76,16 +79,87 @@ def label_distances(label_vectors: MatrixLike, metric: str = "euclidean", allow_
     >>> label_distances([[0.0, 0.0], [3.0, 4.0]]).tolist()
     [[0.0, 5.0], [5.0, 0.0]]
     """
-    if metric not in METRICS:
-        raise ValueError(f"metric must be one of {', '.join(METRICS)}, got {metric!r}.")
+    between_rows = _metric(metric)
     matrix = as_matrix(label_vectors, allow_missing)
     present = ~np.isnan(matrix).all(axis=1)  # (C,)
-    between = METRICS[metric](matrix[present])
+    between = between_rows(matrix[present], matrix[present])
     between = (between + between.T) / 2.0
     np.fill_diagonal(between, 0.0)
     distances = np.full((len(matrix), len(matrix)), np.nan)
     distances[np.ix_(present, present)] = between
     return distances
+
+
+def _metric(name: str) -> Callable[[Matrix, Matrix], Matrix]:
+    if name not in METRICS:
+        raise ValueError(f"metric must be one of {', '.join(METRICS)}, got {name!r}.")
+    return METRICS[name]
+
+
+class Neighbourhood(NamedTuple):
+    """What distances between labels say without all of them in memory.
+
+    Attributes:
+        nearest: (C, k) int64, each label's nearest others, nearest first.
+        distances: (C, k) float64, how far they are.
+        mean: distance between two labels, over all pairs.
+    """
+
+    nearest: NDArray[np.int64]
+    distances: Matrix
+    mean: float
+
+    def of(self, names: Sequence[str]) -> list[list[tuple[str, float]]]:
+        """For each label its neighbours by name, with their distances."""
+        return [
+            [(names[other], float(far)) for other, far in zip(*row, strict=True)]
+            for row in zip(self.nearest.tolist(), self.distances.tolist(), strict=True)
+        ]
+
+    def closest(self, amount: int) -> list[tuple[int, int, float]]:
+        """The pairs of labels that lie closest together, with their distance; k of them where not all are known."""
+        pairs = {
+            (min(label, other), max(label, other)): far
+            for label, row in enumerate(zip(self.nearest.tolist(), self.distances.tolist(), strict=True))
+            for other, far in zip(*row, strict=True)
+        }
+        ordered = sorted(pairs.items(), key=lambda pair: (pair[1], pair[0]))
+        count, kept = self.nearest.shape
+        known = amount if kept == count - 1 else min(amount, kept)
+        return [(*pair, far) for pair, far in ordered[:known]]
+
+
+def neighbourhood(label_vectors: MatrixLike, top_k: int = 3, metric: str = "euclidean") -> Neighbourhood:
+    """Find each label's nearest others block by block: memory grows with C, not with its square.
+
+    Args:
+        label_vectors: (C, D) tensor or array, all finite.
+        top_k: how many neighbours; all others when there are fewer.
+        metric: see `label_distances`.
+
+    >>> neighbourhood([[0.0], [1.0], [5.0]], top_k=1).nearest.tolist()
+    [[1], [0], [1]]
+    """
+    between_rows, matrix = _metric(metric), as_matrix(label_vectors)
+    count, total = len(matrix), 0.0
+    kept = min(top_k, count - 1)
+    nearest, distances = np.zeros((count, kept), dtype=np.int64), np.zeros((count, kept))
+    step = max(BLOCK // max(count, 1), 1)
+    for start in range(0, count, step):
+        block = between_rows(matrix[start : start + step], matrix)  # (R, C)
+        rows = np.arange(len(block))
+        block[rows, start + rows] = 0.0
+        total += float(block.sum())
+        block[rows, start + rows] = np.inf  # a label is not its own neighbour, even beside a duplicate at distance 0
+        if kept < count - 1:
+            chosen = np.sort(np.argpartition(block, kept, axis=1)[:, :kept], axis=1)  # (R, k), by number
+        else:
+            chosen = np.stack([np.delete(np.arange(count), start + row) for row in rows])
+        far = np.take_along_axis(block, chosen, axis=1)
+        order = np.argsort(far, axis=1, kind="stable")  # equals in the order of their numbers
+        nearest[start : start + step] = np.take_along_axis(chosen, order, axis=1)
+        distances[start : start + step] = np.take_along_axis(far, order, axis=1)
+    return Neighbourhood(nearest, distances, total / max(count * (count - 1), 1))
 
 
 def group_distances(groups: Sequence[str | None]) -> Matrix:
@@ -235,14 +309,14 @@ def label_drift(snapshots: Sequence[tuple[float, MatrixLike]]) -> list[tuple[flo
 
     Returns:
         For each snapshot after the first its step, and (C,) the way of each label from the snapshot before, as a share
-        of the mean distance between two labels of this one.
+        of how far two labels of this one are apart (root mean square over all pairs).
     """
     matrices = [(step, as_matrix(vectors)) for step, vectors in snapshots]
     drift = []
     for (_, before), (step, after) in pairwise(matrices):
         if before.shape != after.shape:
             raise ValueError(f"Snapshots must have one shape, got {before.shape} and then {after.shape}.")
-        unit = label_distances(after).sum() / (len(after) * (len(after) - 1))
+        unit = np.sqrt(2.0 * after.var(axis=0, ddof=1).sum())  # of all pairs, without looking at each
         way: Matrix = np.linalg.norm(after - before, axis=1) / max(unit, 1e-12)  # (C,)
         drift.append((step, way))
     return drift

@@ -1,19 +1,23 @@
 """What goes to the Hub beside the weights: the modules that load the model elsewhere, and what a card must say.
 
-Transformers loads such modules with ``trust_remote_code=True`` only, and ignores them once hf_lwal is imported.
+Transformers loads such modules with ``trust_remote_code=True`` only, and ignores them once hf_lwal is imported. Saving
+writes them too, for whoever does not import it.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import ModelCard
+from huggingface_hub import HfApi, ModelCard
+from huggingface_hub.errors import HfHubHTTPError
 from transformers.dynamic_module_utils import get_relative_import_files
 
-from .label_table_file import write_text_atomically
+from .files import write_text_atomically
 
 AUTO_CLASSES = {
     "text": "AutoModelForSequenceClassification",
@@ -24,6 +28,13 @@ AUTO_CLASSES = {
 
 PIPELINE_TAGS = {"text": "text-classification", "image": "image-classification", "audio": "audio-classification"}
 TAGS = ("lwal", "hf-lwal")
+
+CODE_FOLDER = "lwal_code"
+"""Where the modules lie beside a saved model."""
+MARK = "# Written by hf-lwal with a saved model, to load it where hf-lwal is not installed. Changes are lost."
+"""First line of each: files without it are somebody's own, and stay as they are."""
+
+logger = logging.getLogger(__name__)
 
 
 def code_files() -> list[Path]:
@@ -41,17 +52,81 @@ def write_code(folder: str | os.PathLike[str], task: str, class_name: str) -> No
         task: key of `AUTO_CLASSES`.
         class_name: of the model, in ``modeling_lwal``.
     """
-    config_file = Path(folder) / "config.json"
+    config_file, place = Path(folder) / "config.json", Path(folder) / CODE_FOLDER
     if not config_file.is_file():
         return
-    for source in code_files():
-        write_text_atomically(config_file.with_name(source.name), source.read_text(encoding="utf-8"))
+    sources = code_files()
+    others = [path for source in sources if (path := place / source.name).exists() and not _is_ours(path)]
+    if others or place.is_file():
+        logger.warning(
+            "%s is not hf-lwal's, so it stays, and the modules that load the model where hf-lwal is not installed are "
+            "not saved: move it to another folder.",
+            (others or [place])[0],
+        )
+        return
+    place.mkdir(exist_ok=True)
+    for source in sources:
+        text = source.read_text(encoding="utf-8").removeprefix(f"{MARK}\n")
+        write_text_atomically(place / source.name, f"{MARK}\n{text}")
+    remove_code(folder, keep={place / source.name for source in sources})
     config = json.loads(config_file.read_text(encoding="utf-8"))
+    # Both classes from one module: transformers keeps the copies of a local module apart by all that it imports.
     config["auto_map"] = {
-        "AutoConfig": "configuration_lwal.LwALConfig",
-        AUTO_CLASSES[task]: f"modeling_lwal.{class_name}",
+        "AutoConfig": f"{CODE_FOLDER}/modeling_lwal.LwALConfig",
+        AUTO_CLASSES[task]: f"{CODE_FOLDER}/modeling_lwal.{class_name}",
     }
     write_text_atomically(config_file, json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def remove_code(folder: str | os.PathLike[str], keep: Collection[Path] = ()) -> None:
+    """Delete the modules that an earlier save has left in a folder, and no file that is somebody's own.
+
+    Args:
+        folder: with a saved model; in earlier versions the modules lay in it directly.
+        keep: files of this save.
+    """
+    place = Path(folder) / CODE_FOLDER
+    for path in (*place.glob("*.py"), *(Path(folder) / source.name for source in code_files())):
+        if path not in keep and path.is_file() and _is_ours(path):
+            path.unlink()
+    if place.is_dir() and not any(place.iterdir()):
+        place.rmdir()
+
+
+def take_back_code(repo_id: str, token: bool | str | None, revision: str | None) -> None:
+    """Delete the modules of an earlier push from the Hub: an upload only adds and replaces.
+
+    Args:
+        repo_id: of the model.
+        token: as for pushes.
+        revision: branch that was pushed to.
+    """
+    api, known = HfApi(token=token), {path.name for path in code_files()}
+    try:
+        names = api.list_repo_files(repo_id, revision=revision)
+        maybe = [name for name in names if name.endswith(".py") and name.removeprefix(f"{CODE_FOLDER}/") in known]
+        ours = [name for name in maybe if _is_ours(Path(api.hf_hub_download(repo_id, name, revision=revision)))]
+        if ours:
+            title = "The model without the code that loads it"
+            api.delete_files(repo_id, delete_patterns=ours, revision=revision, commit_message=title)
+    except (HfHubHTTPError, OSError) as error:  # the model is pushed; this must not look as if it were not
+        logger.warning(
+            "%s may still hold the modules of an earlier push, since they could not be deleted: %s",
+            repo_id,
+            " ".join(str(error).split()),
+        )
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether hf-lwal wrote a file: it bears the mark, or begins as the module of that name did without."""
+    first = path.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
+    if first == MARK:
+        return True
+    module = Path(__file__).with_name(path.name)
+    if not module.is_file() or module.samefile(path):  # a model saved among the library's own modules
+        return False
+    lines = module.read_text(encoding="utf-8").splitlines()[:2]
+    return first.startswith('"""') and first in lines
 
 
 def forget_code(config: Any) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from transformers import Trainer
 from transformers.trainer_utils import HubStrategy, rotate_checkpoints
 
-from .hub_code import code_files
+from .hub_code import CODE_FOLDER, take_back_code
 from .label_table_file import FILE_NAME
 from .modeling_lwal import LwALPreTrainedModel
 from .peft_support import core_model
@@ -32,6 +32,7 @@ class HubTrainer(Trainer):
 
     model: Any
     _pushing = False
+    _pushed_with: tuple[str | None, str | None] = (None, None)
     _said_for_card: Mapping[str, Any] = {}
 
     @property
@@ -44,16 +45,37 @@ class HubTrainer(Trainer):
         model = self.core_model
         return model if isinstance(model, LwALPreTrainedModel) else None
 
-    def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
+    @property
+    def hub_token(self) -> str | None:
+        """Token of the push that is under way, else that of the arguments."""
+        return self._pushed_with[0] or self.args.hub_token
+
+    @property
+    def hub_revision(self) -> str | None:
+        """Branch of the push that is under way, else that of the arguments."""
+        return self._pushed_with[1] or self.args.hub_revision
+
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
         """Push model, card and processing class; arguments and result as in transformers."""
-        self._pushing = True
+        self._pushing, self._pushed_with = True, (token, revision)
         try:
-            pushed = super().push_to_hub(*args, **kwargs)
+            if self.is_world_process_zero():
+                self._finish_current_push()  # the card on the Hub is read next, and must be the one on its way
+            pushed = super().push_to_hub(commit_message, blocking, token, revision, *args, **kwargs)
+            if self.is_world_process_zero():
+                self._take_back_samples(self.hub_token, self.hub_revision)
+                if (model := self._lwal_model) is not None and not model.config.push_code:
+                    take_back_code(self.hub_model_id, self.hub_token, self.hub_revision)
         finally:
-            self._pushing = False
-        if self.is_world_process_zero():
-            token, revision = kwargs.get("token"), kwargs.get("revision")
-            self._take_back_samples(token or self.args.hub_token, revision or self.args.hub_revision)
+            self._pushing, self._pushed_with = False, (None, None)
         return pushed
 
     def create_model_card(
@@ -142,7 +164,11 @@ class HubTrainer(Trainer):
             )
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        card = Path(output_dir or self.args.output_dir, "README.md")
+        written = card.read_bytes() if self.args.should_save and card.is_file() else None
         super()._save(output_dir, state_dict)
+        if written is not None and card.read_bytes() != written:  # PEFT replaces tags and base model at every save
+            card.write_bytes(written)
         if not self.args.should_save:  # transformers comes here on every rank, and saves on the first
             return
         model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
@@ -160,9 +186,12 @@ class HubTrainer(Trainer):
         if self.push_in_progress is not None and not self.push_in_progress.is_done():
             return
         self._report_failed_pushes()
-        for name in (FILE_NAME, *(path.name for path in code_files())):
-            if os.path.isfile(source := os.path.join(checkpoint_folder, name)):
-                shutil.copy(source, os.path.join(self.args.output_dir, name))
+        for source in (Path(checkpoint_folder, FILE_NAME), Path(checkpoint_folder, CODE_FOLDER)):
+            target = Path(self.args.output_dir, source.name)
+            if source.is_dir():
+                shutil.copytree(source, target, dirs_exist_ok=True)
+            elif source.is_file():
+                shutil.copy(source, target)
         self._card_for_push()
         # transformers rotates after the push has begun, which fails when it lists a folder that is being deleted
         limit, best = self.args.save_total_limit, self.state.best_model_checkpoint

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import inspect
+import io
+import math
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from transformers.tokenization_utils_base import LARGE_INTEGER
 
 if TYPE_CHECKING:
     from .modeling_lwal import LwALPreTrainedModel
@@ -45,26 +54,146 @@ def evaluated(
     model: LwALPreTrainedModel, inputs: Sequence[Any], processing_class: Any, batch_size: int
 ) -> Iterator[dict[str, Any]]:
     """Prepared batches, with the model in evaluation mode while they are used."""
-    if isinstance(inputs, str) or not isinstance(inputs, Sequence) or not len(inputs):
-        raise ValueError(f"inputs must be a list of at least one {model.task}, but it is {type(inputs).__name__}.")
-    was_training = model.training
-    model.eval()
+    listed = as_list(inputs, model.task)
+    with evaluation_mode(model):
+        for start in range(0, len(listed), batch_size):
+            yield prepare(model, listed[start : start + batch_size], processing_class)
+
+
+_switching = threading.Lock()
+_in_evaluation: WeakKeyDictionary[nn.Module, tuple[int, bool]] = WeakKeyDictionary()
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode until the last of all threads that are in this context leaves it; then the mode before."""
+    with _switching:
+        users, was_training = _in_evaluation.get(model, (0, model.training))
+        if model.training or not users:
+            model.eval()
+        _in_evaluation[model] = users + 1, was_training
     try:
-        for start in range(0, len(inputs), batch_size):
-            yield prepare(model, inputs[start : start + batch_size], processing_class)
+        yield
     finally:
-        model.train(was_training)
+        with _switching:
+            users, was_training = _in_evaluation.pop(model)
+            if users > 1:
+                _in_evaluation[model] = users - 1, was_training
+            else:
+                model.train(was_training)
 
 
 def prepare(model: LwALPreTrainedModel, inputs: Sequence[Any], processing_class: Any) -> dict[str, Any]:
     """Raw inputs as one batch, on the model's device and in its dtype."""
     options: dict[str, Any] = {"return_tensors": "pt"}
+    inputs = list(inputs)
     if model.task == "text":
-        options |= {"padding": True, "truncation": True}
+        options |= {"padding": True, "truncation": True, "max_length": max_length_of(model, processing_class)}
+    if model.task == "image":
+        inputs = [picture(image) for image in inputs]
     if model.task == "audio":
-        options |= {"padding": True, "sampling_rate": processing_class.sampling_rate}
-    batch = processing_class(list(inputs), **options)
+        options["sampling_rate"] = processing_class.sampling_rate
+        inputs = [sound(wave, processing_class.sampling_rate) for wave in inputs]
+        if not getattr(inspect.signature(processing_class.__call__).parameters.get("padding"), "default", False):
+            options["padding"] = True  # others pad on their own, Whisper's to the one length that its model takes
+    batch = processing_class(inputs, **options)
     return {
         name: value.to(model.device, model.encoder.dtype) if value.is_floating_point() else value.to(model.device)
         for name, value in batch.items()
     }
+
+
+def as_list(inputs: Any, task: str) -> list[Any]:
+    """Inputs as a list, from a list, tuple, array, pandas Series or a data set's column.
+
+    Raises:
+        ValueError: no inputs, or a single one.
+    """
+    single = isinstance(inputs, str | bytes | Mapping) or not (
+        hasattr(inputs, "__len__") and hasattr(inputs, "__iter__")
+    )
+    if single or not len(inputs):
+        raise ValueError(f"inputs must be a list of at least one {task}, but it is {type(inputs).__name__}.")
+    least = {"text": 1, "image": 3, "audio": 2}[task]  # dimensions of an array of several
+    if getattr(inputs, "ndim", least) < least and np.asarray(inputs).dtype != object:
+        raise ValueError(f"inputs must be a list of at least one {task}, but it is a single one: put it in a list.")
+    return list(inputs)
+
+
+def picture(image: Any) -> Any:
+    """A picture as image processors take it: from a file's path, or a data set's dict of path and bytes."""
+    source = image
+    if isinstance(image, Mapping):
+        source = io.BytesIO(image["bytes"]) if image.get("bytes") else image.get("path")
+    if not isinstance(source, str | os.PathLike | io.BytesIO):
+        return image
+    try:  # guarded, or code that is loaded from the Hub would need it for texts too
+        from PIL import Image, ImageOps
+    except ImportError as error:
+        raise ImportError('Reading pictures from files needs pillow: pip install "hf-lwal[vision]".') from error
+    try:
+        with Image.open(source) as opened:
+            return ImageOps.exif_transpose(opened).convert("RGB")
+    except OSError as error:
+        name = image.get("path") if isinstance(image, Mapping) else image
+        raise ValueError(f"{name} cannot be read as a picture ({error}): leave it out or mend it.") from error
+
+
+def sound(wave: Any, sampling_rate: int) -> Any:
+    """A sound as feature extractors take it: from a data set's dict or decoder, at the extractor's rate.
+
+    Args:
+        wave: (T,) samples at that rate, or what a data set's Audio column gives.
+        sampling_rate: of the extractor.
+    """
+    if isinstance(wave, str | os.PathLike | bytes):
+        raise ValueError(f"A sound must be an array or a dict of array and sampling_rate, not {wave!r:.80}: read it.")
+    if not isinstance(wave, Mapping) and not hasattr(wave, "get_all_samples"):
+        return wave
+    try:
+        samples = wave["raw"] if isinstance(wave, Mapping) and "raw" in wave else wave["array"]
+        rate = int(wave["sampling_rate"])
+    except KeyError as error:
+        raise ValueError(
+            f"A sound's dict must have array and sampling_rate, but it has {', '.join(map(str, wave))}: decode it."
+        ) from error
+    samples = np.asarray(samples, dtype=np.float32)
+    if samples.ndim == 2:
+        samples = samples.mean(axis=0)  # (channels, T) as data sets give them
+    return samples if rate == sampling_rate else _resampled(samples, rate, sampling_rate)
+
+
+def _resampled(samples: np.ndarray, rate: int, sampling_rate: int) -> np.ndarray:
+    try:
+        from scipy.signal import resample_poly  # slow to import, and guarded as above
+    except ImportError as error:
+        raise ImportError("Bringing sounds to another sampling rate needs SciPy: pip install scipy.") from error
+    common = math.gcd(rate, sampling_rate)
+    resampled: np.ndarray = resample_poly(samples, sampling_rate // common, rate // common).astype(np.float32)
+    return resampled
+
+
+def max_length_of(model: nn.Module, tokenizer: Any) -> int | None:
+    """How many tokens of a text the model can read; None where neither it nor its tokenizer has a limit.
+
+    A tokenizer may know no limit, or a larger one than its model's table of positions has rows.
+
+    Args:
+        model: an LwAL model or a stock classifier.
+        tokenizer: its tokenizer, or a processor that holds one.
+    """
+    stated = getattr(getattr(tokenizer, "tokenizer", tokenizer), "model_max_length", None) or LARGE_INTEGER
+    config: Any = model.config
+    positions = getattr(getattr(config, "encoder_config", None) or config, "max_position_embeddings", None)
+    if not isinstance(positions, int) or positions < 1:
+        return int(stated) if stated < LARGE_INTEGER else None
+    layers = ((name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Embedding))
+    tables = [layer for name, layer in layers if "position" in name or name.endswith("wpe")]  # GPT's name for them
+    for table in tables:
+        if table.padding_idx is not None and table.num_embeddings == positions:
+            positions -= table.padding_idx + 1  # RoBERTa and its kin count positions from behind the padding's
+            break
+    if stated >= LARGE_INTEGER:
+        return positions
+    # Without a table, positions are relative or rotary, and a longer text than usual is no error.
+    return min(int(stated), positions) if tables else int(stated)

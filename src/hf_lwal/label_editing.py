@@ -63,7 +63,7 @@ class LabelEditing:
         if (examples is None) == (features is None):
             raise ValueError("add_label needs either examples with their processing_class, or features.")
         if features is None:
-            features = start_values(self, examples or [], processing_class, batch_size)
+            features = start_values(self, [] if examples is None else examples, processing_class, batch_size)
         index = self.label_table.add_label(features.to(self.device), self.head, offset)
         _set_names(self, [*names, name])
         return index

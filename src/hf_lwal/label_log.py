@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from .distributed import all_reduce_sum, world_size
-from .functional import pairwise_distances
 from .modeling_lwal import LwALPreTrainedModel
 
 NON_FINITE_LIMIT = 3
@@ -72,13 +71,15 @@ class LabelLog:
 
     @torch.no_grad()
     def _drift(self, model: LwALPreTrainedModel) -> float:
-        """Mean distance that label vectors moved since the last log, as a share of the mean distance between them."""
+        """Mean distance that label vectors moved since the last log, as a share of how far two of them are apart.
+
+        The root mean square over all pairs, which is twice the variance: the pairs themselves would be (C, C).
+        """
         vectors = model.current_label_vectors()
         before, self._vectors = self._vectors, vectors.clone()
-        if before is None or before.shape != vectors.shape:
+        if before is None or before.shape != vectors.shape or len(vectors) < 2:
             return 0.0
-        pairs = len(vectors) * (len(vectors) - 1)
-        between = pairwise_distances(vectors, vectors).fill_diagonal_(0.0).sum() / pairs
+        between = (2.0 * vectors.var(dim=0).sum()).sqrt()
         return ((vectors - before).norm(dim=1).mean() / between).item()
 
     def _stop_on_non_finite(self) -> None:

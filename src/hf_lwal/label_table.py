@@ -14,6 +14,7 @@ from .functional import (
     calibrated_scale,
     class_sums,
     common_drift,
+    finite_rows,
     pairwise_distances,
     refreshed_label_vectors,
 )
@@ -86,6 +87,16 @@ class LabelTable(EditableRows):
     def embedding_dim(self) -> int:
         """Dimension D of the label vectors."""
         return self.label_vectors.shape[1]
+
+    @property
+    def in_features(self) -> int:
+        """Width of its input D, under the name that stock heads have for it."""
+        return self.embedding_dim
+
+    @property
+    def out_features(self) -> int:
+        """Number of labels C, under the name that stock heads have for it."""
+        return self.num_labels
 
     @property
     def scale(self) -> Tensor:
@@ -225,6 +236,7 @@ class LabelTable(EditableRows):
             held_out: (N, C) distances to class means where the head was made from these rows, as from
                 `head_start.held_out_distances`; default: leave-one-out.
         """
+        values, labels = finite_rows(values, labels)
         sums = self.sums_of(values, labels)
         rows = sums[:, -1]
         vectors = self._through(head, sums[:, :-1] / rows.clamp(min=1.0).unsqueeze(1))
@@ -241,7 +253,7 @@ class LabelTable(EditableRows):
             head: as for `derived`.
             keep_vectors: let the offset keep the label vectors where they are.
         """
-        sums = self.sums_of(values, labels)
+        sums = self.sums_of(*finite_rows(values, labels))
         rows = sums[:, -1]
         self.class_features.copy_(sums[:, :-1] / rows.clamp(min=1.0).unsqueeze(1))
         self.counts.copy_(rows.round().long())
@@ -267,7 +279,7 @@ class LabelTable(EditableRows):
             labels: (N,) int64.
             head: as for `derived`.
         """
-        sums = self.sums_of(values, labels)
+        sums = self.sums_of(*finite_rows(values, labels))
         rows = sums[:, -1:]
         vectors = self._through(head, sums[:, :-1] / rows.clamp(min=1.0)) + self.offset_bias
         self.label_vectors.copy_(torch.where(rows > 0, vectors, self.label_vectors))

@@ -6,9 +6,10 @@ import json
 import logging
 import math
 import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from .files import write_text_atomically
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,6 +19,8 @@ logger = logging.getLogger(__name__)
 FILE_NAME = "label_table.json"
 SCHEMA_VERSION = 1
 NEIGHBOURS = 5
+BLOCK = 2**21
+"""Distances in memory at a time: 8 MiB."""
 
 
 def label_table_facts(
@@ -31,12 +34,9 @@ def label_table_facts(
         names: id to name.
         radii: (C,) how far rows of a class usually are from its mean, in cosine distance; 0 where that is not known.
     """
-    from .functional import pairwise_distances  # what the rest of this file does needs no torch
-
-    distances = pairwise_distances(label_vectors, label_vectors).fill_diagonal_(float("inf"))
-    nearest = distances.topk(min(NEIGHBOURS, len(names) - 1), largest=False)
+    others_of, far_of = _nearest(label_vectors, min(NEIGHBOURS, len(names) - 1))
     known = [None] * len(names) if radii is None else [radius or None for radius in radii.tolist()]
-    rows = zip(nearest.indices.tolist(), nearest.values.tolist(), counts.tolist(), known, strict=True)
+    rows = zip(others_of, far_of, counts.tolist(), known, strict=True)
     labels = [
         {
             "id": index,
@@ -51,6 +51,22 @@ def label_table_facts(
         for index, (others, far, count, radius) in enumerate(rows)
     ]
     return {"schema_version": SCHEMA_VERSION, "embedding_dim": label_vectors.shape[1], "labels": labels}
+
+
+def _nearest(label_vectors: Tensor, amount: int) -> tuple[list[list[int]], list[list[float]]]:
+    """For each label the ids of its nearest others, and their distances; (C, C) never exists as a whole."""
+    from .functional import pairwise_distances  # what the rest of this file does needs no torch
+
+    ids: list[list[int]] = []
+    distances: list[list[float]] = []
+    rows = max(BLOCK // len(label_vectors), 1)
+    for start in range(0, len(label_vectors), rows):
+        block = pairwise_distances(label_vectors[start : start + rows], label_vectors)  # (rows, C)
+        block[:, start : start + rows].fill_diagonal_(float("inf"))  # a label is not its own neighbour
+        nearest = block.topk(amount, largest=False)
+        ids += nearest.indices.tolist()
+        distances += nearest.values.tolist()
+    return ids, distances
 
 
 def _rounded(number: float | None) -> float | None:
@@ -70,19 +86,6 @@ def write_label_table_file(
     write_text_atomically(Path(directory) / FILE_NAME, json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
 
 
-def write_text_atomically(path: Path, text: str) -> None:
-    """Write to a temporary name in the same folder, then rename: a reader never sees half a file."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
 def check_label_table_file(directory: str | os.PathLike[str], counts: Tensor, names: dict[int, str]) -> None:
     """Warn once when a local ``label_table.json`` does not describe the loaded table, which wins."""
     path = Path(directory) / FILE_NAME
@@ -91,7 +94,7 @@ def check_label_table_file(directory: str | os.PathLike[str], counts: Tensor, na
     try:
         labels = json.loads(path.read_text(encoding="utf-8"))["labels"]
         described = [(entry["id"], entry["name"], entry["count"]) for entry in labels]
-    except (ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         described = None
     if described != [(index, names[index], count) for index, count in enumerate(counts.tolist())]:
         logger.warning(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .distributed import all_reduce_sum, broadcast_
-from .functional import IGNORE_INDEX, class_sums
+from .functional import IGNORE_INDEX, class_sums, finite_rows
 
 if TYPE_CHECKING:
     from .modeling_lwal import LwALPreTrainedModel
@@ -27,11 +27,13 @@ class LabelTracker:
     Attributes:
         mode: "forward", every training forward with labels is a step; "trainer", the caller ends steps with `commit`;
             "off", class means stay.
+        takes_loss: the model's forward computes a loss from its labels; off while a trainer does it.
         stale: the stored label vectors lag behind what training has changed.
     """
 
     def __init__(self) -> None:
         self.mode = "forward"
+        self.takes_loss = True
         self.forget()
 
     def forget(self) -> None:
@@ -93,7 +95,12 @@ class LabelTracker:
         """End of a step: take its class sums (C, N + 1), equal on all ranks, refresh when due, count the step."""
         config = model.config
         if config.preset != "paper":  # the paper's refresh happened inside the forward
-            model.label_table.pending_sums.add_(sums)
+            sums = torch.where(sums.isfinite().all(), sums, 0.0)
+            if config.refresh_every == 0:  # means stay, but a label without one would never be learned
+                model.label_table.first_sight(sums)
+                model.label_table.pending_sums.zero_()
+            else:
+                model.label_table.pending_sums.add_(sums)
             if self.refresh_due(model):
                 reanchor = config.offset and config.reanchor
                 model.label_table.refresh(model.head, config.memory, reanchor, config.follow_drift)
@@ -118,13 +125,16 @@ class LabelTracker:
             )
         self.end_step(model)
         table = model.label_table
+        values, labels = finite_rows(
+            values.detach(), labels
+        )  # one bad batch, whose step a scaler skips, must not stay
         self._last_sums = all_reduce_sum(table.sums_of(values, labels))
         if model.config.preset == "paper":
             return
         if self.step(model) == 0 and self._first_rows is None and not bool(table.seen.any()):
             self._first_rows, self._first_labels = [], 0
         if self._first_rows is not None:
-            self._first_rows.append((values.detach(), labels))
+            self._first_rows.append((values, labels))
             self._first_labels += int(self._last_sums[:, -1].sum())  # of all ranks, which must stop together
         self._last_sums = table.first_sight(self._last_sums)
         if self._first_rows is not None:

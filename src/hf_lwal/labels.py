@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from datasets import Dataset
 from torch import Tensor
 
-from .functional import IGNORE_INDEX
+from .functional import IGNORE_INDEX, class_ids, out_of_range, unusable_labels
 
 LABEL_COLUMNS = ("labels", "label", "label_ids")
 
@@ -29,8 +29,21 @@ def label_column(dataset: Any) -> np.ndarray | None:
         return None
     for name in LABEL_COLUMNS:
         if name in dataset.column_names:
-            return np.asarray(dataset.with_format(None, columns=[name])[name][:])
+            return _as_ids(dataset.with_format(None, columns=[name])[name][:])
     return None
+
+
+def _as_ids(labels: Sequence[Any]) -> np.ndarray:
+    """Labels as an array: whole numbers of any type and lists of one as (N,) int64, anything else as it is."""
+    try:
+        array = np.asarray(labels)
+    except ValueError:  # lists of several lengths
+        array = np.empty(len(labels), dtype=object)
+        array[:] = labels
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    whole = array.dtype.kind in "iub" or (array.dtype.kind == "f" and bool((array == np.round(array)).all()))
+    return array.astype(np.int64) if whole else array
 
 
 def check_labels(labels: np.ndarray, names: Mapping[int, str]) -> None:
@@ -41,10 +54,7 @@ def check_labels(labels: np.ndarray, names: Mapping[int, str]) -> None:
         names: id to name of the model.
     """
     if labels.dtype.kind in "OUS":
-        known = set(names.values())
-        for row, label in enumerate(labels.tolist()):
-            if label not in known:
-                raise ValueError(unknown_name(label, f"row {row}", names))
+        _check_names(labels.tolist(), names)
         return
     if labels.ndim != 1 or labels.dtype.kind not in "iub":
         raise ValueError(unusable_labels(f"{labels.dtype} of shape {labels.shape}"))
@@ -53,31 +63,31 @@ def check_labels(labels: np.ndarray, names: Mapping[int, str]) -> None:
         raise ValueError(out_of_range(int(labels[bad[0]]), f"row {bad[0]}", len(names)))
 
 
+def _check_names(labels: Sequence[Any], names: Mapping[int, str]) -> None:
+    known = set(names.values())
+    numbers = all(label is None or isinstance(label, int | float) for label in labels)
+    for row, label in enumerate(labels):
+        if label is None:
+            raise ValueError(without_label(f"row {row}"))
+        if isinstance(label, list | np.ndarray):
+            raise ValueError(unusable_labels(f"lists such as {list(label)} in row {row}"))
+        if not numbers and label not in known:
+            raise ValueError(unknown_name(label, f"row {row}", names))
+
+
+def without_label(where: str) -> str:
+    """Sentence for a row whose label is missing."""
+    return (
+        f"There is no label (None) in {where}: leave such rows out, or give them {IGNORE_INDEX}, which is not learned."
+    )
+
+
 def unknown_name(label: Any, where: str, names: Mapping[int, str]) -> str:
     """Sentence for a label name that the model does not know."""
     known = ", ".join(map(repr, list(names.values())[:10])) + (", …" if len(names) > 10 else "")
     return (
         f"Label {label!r} in {where} is not in the model's label2id, which knows {known}: build the model with "
         "id2label and label2id of this data set."
-    )
-
-
-def out_of_range(label: int, where: str, num_labels: int) -> str:
-    """Sentence for a label id outside the model's."""
-    return (
-        f"Label {label} in {where} is outside 0…{num_labels - 1}: build the model with num_labels={label + 1} or "
-        f"correct the data; rows without a label use {IGNORE_INDEX}."
-        if label >= 0
-        else f"Label {label} in {where} is outside 0…{num_labels - 1}: rows without a label use {IGNORE_INDEX}, or "
-        "remove the label column of a test set."
-    )
-
-
-def unusable_labels(what: str) -> str:
-    """Sentence for labels that are not one class id per row."""
-    return (
-        f"Labels must be one class id (int) or name (str) per row, but they are {what}: regression, several labels "
-        "per row and mixed-up labels are not supported."
     )
 
 
@@ -96,9 +106,8 @@ class CheckedCollator:
     def __call__(self, features: Sequence[Any]) -> Any:
         """Collate ``features``; ValueError names the label and the row of the batch that does not fit."""
         batch = self.collator([self._with_ids(feature, row) for row, feature in enumerate(features)])
-        labels = batch.get("labels") if isinstance(batch, Mapping) else None
-        if isinstance(labels, Tensor):
-            self._check(labels)
+        if isinstance(batch, MutableMapping) and isinstance(batch.get("labels"), Tensor):
+            batch["labels"] = class_ids(batch["labels"], len(self.names))
         return batch
 
     def __getattr__(self, name: str) -> Any:
@@ -111,22 +120,22 @@ class CheckedCollator:
         if not isinstance(feature, Mapping):
             return feature
         for column in LABEL_COLUMNS:
-            label = feature.get(column)
-            if isinstance(label, str):
-                ids = {name: index for index, name in self.names.items()}
-                if label not in ids:
-                    raise ValueError(unknown_name(label, f"row {row} of a batch", self.names))
-                return {**feature, column: ids[label]}
+            if column in feature:
+                label = feature[column]
+                if column != "label_ids" and isinstance(label, list | tuple) and len(label) == 1:
+                    label = label[0]
+                return {**feature, column: self._id_of(label, row)}
         return feature
 
-    def _check(self, labels: Tensor) -> None:
-        if labels.ndim != 1 or labels.is_floating_point():
-            raise ValueError(unusable_labels(f"{labels.dtype} of shape {tuple(labels.shape)}"))
-        num_labels = len(self.names)
-        bad = ((labels != IGNORE_INDEX) & ((labels < 0) | (labels >= num_labels))).nonzero()
-        if len(bad):
-            row = int(bad[0, 0])
-            raise ValueError(out_of_range(int(labels[row]), f"row {row} of a batch", num_labels))
+    def _id_of(self, label: Any, row: int) -> Any:
+        if label is None:
+            raise ValueError(without_label(f"row {row} of a batch"))
+        if isinstance(label, str):
+            ids = {name: index for index, name in self.names.items()}
+            if label not in ids:
+                raise ValueError(unknown_name(label, f"row {row} of a batch", self.names))
+            return ids[label]
+        return label.item() if isinstance(label, np.generic) else label  # collators take a NumPy scalar for a float
 
 
 def rows_per_class(labels: np.ndarray, per_class: int, seed: int) -> list[int]:
@@ -209,4 +218,6 @@ def _label_of(row: Any) -> Any:
     if not isinstance(row, Mapping):
         return None
     label: Any = next((row[name] for name in LABEL_COLUMNS if name in row), None)
+    if isinstance(label, list | tuple):
+        label = label[0] if len(label) == 1 else None
     return label.item() if hasattr(label, "item") else label

@@ -6,23 +6,24 @@ logits is the embedding z. Nothing else of the architecture changes.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self, overload
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
-from .configuration_lwal import HUB_KEYWORDS, LwALConfig
+from .configuration_lwal import LwALConfig, matched_label_names, refuse_other_problems
 from .distributed import all_reduce_sum
-from .functional import IGNORE_INDEX, cross_entropy, direction_sums, repel_from_sums
-from .head_start import can_start, class_mean_projection, held_out_distances, suited_size, write_linear
+from .functional import IGNORE_INDEX, class_ids, cross_entropy, direction_sums, repel_from_sums
+from .head_start import can_start, class_mean_projection, held_out_distances, suited_size, visible_size, write_linear
 from .heads import (
     Head,
     active_copy,
@@ -33,20 +34,31 @@ from .heads import (
     scores_of,
     stock_from_config,
 )
-from .hub_code import broken_download, complete_card, forget_code, write_code
+from .hub_code import complete_card, forget_code, remove_code, take_back_code, write_code
 from .inference import encode as encode_inputs
 from .inference import predict as predict_labels
 from .label_editing import LabelEditing
 from .label_table import LabelTable
 from .label_table_file import check_label_table_file, write_label_table_file
 from .label_tracking import LabelTracker
+from .loading import (
+    check_loaded,
+    configuration_of,
+    readable_weights,
+    refuse_other_labels,
+    rows_of,
+    take_labels,
+)
 from .open_set import OpenSet
 from .probe_start import fitted_start
 from .quantisation import sparing
-from .start import StartSamples, collect, warn_of_missing_classes
+from .saving import Layout, check_can_be_loaded_again, check_labels_fit
+from .start import StartSamples, collect, finite_samples, warn_of_missing_classes
 
 logger = logging.getLogger(__name__)
 
+FLAGS = ("output_attentions", "output_hidden_states")
+"""Arguments that a forward with ``**kwargs`` takes without naming them."""
 TABLE_TENSORS = ("label_vectors", "class_features", "pending_sums", "log_scale_bias", "offset_bias", "rejection_radii")
 
 
@@ -114,15 +126,18 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
         """Embed the inputs, compare them with the label vectors and, given ``labels``, compute the loss.
 
         Args:
-            inputs: keyword arguments of the encoder; None values and those it does not know are left out.
-            labels: (B,) int64 in 0…C-1; rows with -100 count for nothing.
+            inputs: keyword arguments of the encoder. None values are left out, and so is what this model's forward
+                names and the encoder does not know; the rest is for the encoder to take.
+            labels: (B,) in 0…C-1, of any type that `class_ids` takes; rows with -100 count for nothing.
             return_dict: False for a plain tuple.
         """
+        if labels is not None:
+            labels = self._beside_table(class_ids(labels, self.label_table.num_labels))
         embeddings, features, encoded = self._embed(inputs)
         vectors = self.tracker.label_vectors(self, embeddings, features, labels) if self.training else None
         logits = self.label_table(embeddings, vectors, labels)
         output = LwALClassifierOutput(
-            loss=None if labels is None else self._loss(embeddings, logits, labels),
+            loss=None if labels is None or not self.tracker.takes_loss else self._loss(embeddings, logits, labels),
             logits=logits,
             embeddings=embeddings,
             features=features,
@@ -134,7 +149,7 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
 
     def _embed(self, inputs: dict[str, Any]) -> tuple[Tensor, Tensor | None, ModelOutput]:
         """Embeddings (B, D) float32, features (B, H) or None, and the encoder's own output."""
-        known = {name: value for name, value in inputs.items() if value is not None and self._encoder_takes(name)}
+        known = self._for_encoder(inputs)
         if self.config.head_name is None:
             encoded = self.encoder(**known, return_dict=True)
             return self._beside_table(scores_of(encoded)).float(), None, encoded
@@ -149,15 +164,39 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
         """Embeddings (B, D) float32 of a batch without labels, in the model's current mode."""
         return self._embed(inputs)[0]
 
-    def _encoder_takes(self, name: str) -> bool:
-        if self._encoder_arguments is None:
-            parameters = inspect.signature(type(self.encoder).forward).parameters
-            takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-            flags = {"output_attentions", "output_hidden_states"} if takes_any else set()
-            self._encoder_arguments = set(parameters) | flags
-        return name in self._encoder_arguments
+    def _for_encoder(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """What the encoder gets: what this model's forward names and the encoder knows, and all else as it is."""
+        taken = {}
+        for name, value in inputs.items():
+            if value is None:
+                continue
+            if self._encoder_takes(name):
+                taken[name] = value
+            elif name not in self._own_arguments:
+                if not self._encoder_takes_any:
+                    known = ", ".join(sorted(self.encoder_arguments - {"labels"}))
+                    raise TypeError(f"{type(self.encoder).__name__} takes no {name!r}; its arguments are {known}.")
+                taken[name] = value
+        return taken
 
-    _encoder_arguments: set[str] | None = None
+    def _encoder_takes(self, name: str) -> bool:
+        return name in self.encoder_arguments or (self._encoder_takes_any and name in FLAGS)
+
+    @property
+    def encoder_arguments(self) -> frozenset[str]:
+        """Names that the encoder's own forward has for its arguments: the columns of a data set that it uses."""
+        if self._encoder_arguments is None:
+            own, encoders = (inspect.signature(type(model).forward).parameters for model in (self, self.encoder))
+            self._own_arguments = frozenset(own)
+            self._encoder_takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in encoders.values())
+            named = (name for name, p in encoders.items() if p.kind is not inspect.Parameter.VAR_KEYWORD)
+            self._encoder_arguments = frozenset(named) - {"self"}
+        return self._encoder_arguments
+
+    _encoder_arguments: frozenset[str] | None = None
+    _own_arguments: frozenset[str] = frozenset()
+    _encoder_takes_any = False
+    saved_layout: Layout | None = None
 
     def _loss(self, embeddings: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
         loss = cross_entropy(logits, self.trainable_labels(labels) if self.training else labels)
@@ -255,7 +294,8 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
         Returns:
             The calibrated scale.
         """
-        table, (values, labels) = self.label_table, samples[:2]
+        table, (values, labels) = self.label_table, finite_samples(samples)[:2]
+        labels = class_ids(labels)
         wrong = labels[(labels != IGNORE_INDEX) & ((labels < 0) | (labels >= table.num_labels))]
         if len(wrong):
             raise ValueError(
@@ -296,9 +336,10 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
             write_linear(layer, size * fitted.weight, size * fitted.bias)
             return size * fitted.held_out, size * fitted.offset
         weight, bias = class_mean_projection(values, labels, *sizes, whiten=whiten)
-        size = suited_size(weight, learning_rate)
+        held_out = held_out_distances(values, labels, *sizes, whiten=whiten)
+        size = visible_size(suited_size(weight, learning_rate), held_out)
         write_linear(layer, size * weight, size * bias)
-        return size * held_out_distances(values, labels, *sizes, whiten=whiten), None
+        return held_out.mul_(size), None
 
     def start_values(self, inputs: dict[str, Any]) -> Tensor:
         """What class means are taken of, for a batch without labels: (B, H) or (B, D)."""
@@ -310,7 +351,8 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
         """Embeddings of raw inputs.
 
         Args:
-            inputs: list of texts, images or sounds.
+            inputs: texts, images or sounds: a list, an array, a pandas Series or a data set's column. Images may be
+                paths, and sounds a data set's dicts, which are brought to the extractor's sampling rate.
             processing_class: tokenizer, image processor or feature extractor.
             batch_size: inputs per forward pass.
 
@@ -325,7 +367,8 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
         """Names and probabilities of the likeliest labels of raw inputs.
 
         Args:
-            inputs: list of texts, images or sounds.
+            inputs: texts, images or sounds: a list, an array, a pandas Series or a data set's column. Images may be
+                paths, and sounds a data set's dicts, which are brought to the extractor's sampling rate.
             processing_class: tokenizer, image processor or feature extractor.
             top_k: labels per input.
             batch_size: inputs per forward pass.
@@ -444,6 +487,41 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
             self.label_table.materialize(self.head)
         self.tracker.stale = False
 
+    # -- the stock class's surface -----------------------------------------------------------------------------------
+
+    @property
+    def base_model(self) -> nn.Module:
+        """The backbone, without the encoder's head, as in the stock class: freezing it leaves the head trainable."""
+        encoder = self._modules.get("encoder")
+        base: nn.Module = self if encoder is None else encoder.base_model  # type: ignore[assignment]
+        return base
+
+    @property
+    def num_labels(self) -> int:
+        """Number of labels C; the encoder's own is the number of its outputs D."""
+        return self.config.num_labels
+
+    def __getattr__(self, name: str) -> Any:
+        # Called for what this model lacks: the encoder's parts (`model.bert`) and its class's own methods
+        # (`freeze_feature_encoder`). Nothing else, since libraries ask a model for marks of what was done to it.
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            encoder = self.__dict__.get("_modules", {}).get("encoder")
+            if encoder is None or name.startswith("_"):
+                raise
+            if name not in encoder._modules and (hasattr(PreTrainedModel, name) or not hasattr(type(encoder), name)):
+                raise
+            return getattr(encoder, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "classifier" and not any(hasattr(part, "label_vectors") for part in value.modules()):
+            raise ValueError(
+                f"model.classifier is the label table, and a {type(value).__name__} cannot take its place: change the "
+                "size of the embeddings with embedding_dim, or train the stock model with label_method='one_hot'."
+            )
+        super().__setattr__(name, value)
+
     # -- transformers -----------------------------------------------------------------------------------------------
 
     @classmethod
@@ -452,6 +530,8 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
 
     def train(self, mode: bool = True) -> LwALPreTrainedModel:
         """Set the mode; leaving training mode brings ``label_vectors`` up to date."""
+        if mode:
+            check_labels_fit(self)
         if self.training and not mode:
             self.bring_labels_up_to_date()
         return super().train(mode)
@@ -468,20 +548,27 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
         if isinstance(module, LabelTable):
             module.reset()
 
+    @classmethod
+    def register_for_auto_class(cls, auto_class: str = "AutoModel") -> None:
+        """As in transformers, for classes of your own: the code of these is saved in a folder of its own."""
+        if cls not in MODEL_CLASSES.values():
+            super().register_for_auto_class(auto_class)
+
     def save_pretrained(
-        self, save_directory: str | os.PathLike[str], *args: Any, include_code: bool = False, **kwargs: Any
+        self, save_directory: str | os.PathLike[str], *args: Any, include_code: bool | None = None, **kwargs: Any
     ) -> None:
-        """Save weights, configuration and ``label_table.json``; arguments as in transformers.
+        """Save weights, configuration, ``label_table.json`` and code; arguments as in transformers.
 
         Args:
             save_directory: folder, made if need be.
             *args: as in transformers.
             include_code: also save the modules that load the model with ``trust_remote_code=True`` where hf-lwal is
-                not installed. Pushes to the Hub do so unless ``config.push_code`` is off.
+                not installed or not imported; default: ``config.push_code``.
             **kwargs: as in transformers.
 
         Raises:
-            ValueError: the encoder was quantised before it got its label table, so what is saved would load as noise.
+            ValueError: something else would come back: the encoder was quantised before it got its label table, or is
+                not what its configuration builds, or the configuration names another number of labels.
         """
         if getattr(self.encoder, "hf_quantizer", None) is not None and getattr(self, "hf_quantizer", None) is None:
             raise ValueError(
@@ -489,15 +576,15 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
                 "train an adapter and save that, or leave quantization_config out, save, and pass it when you load "
                 "the saved model."
             )
+        check_can_be_loaded_again(self)
         self.bring_labels_up_to_date()
         if self._auto_class is None:
             forget_code(self.config)
         super().save_pretrained(save_directory, *args, **kwargs)
         if kwargs.get("is_main_process", True):
-            pushed = bool(kwargs.get("push_to_hub")) and self.config.push_code
-            self.write_companions(save_directory, include_code or pushed)
+            self.write_companions(save_directory, include_code)
 
-    def write_companions(self, folder: str | os.PathLike[str], include_code: bool = False) -> None:
+    def write_companions(self, folder: str | os.PathLike[str], include_code: bool | None = None) -> None:
         """Write beside saved weights what belongs to them: ``label_table.json`` and, if wanted, the code.
 
         Args:
@@ -506,80 +593,90 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
         """
         table, names = self.label_table, self.config.label_names
         write_label_table_file(folder, table.label_vectors.detach(), table.counts, names, table.rejection_radii)
-        if include_code and type(self) in MODEL_CLASSES.values():
+        wanted = self.config.push_code if include_code is None else include_code
+        if wanted and type(self) in MODEL_CLASSES.values():
             write_code(folder, self.task, type(self).__name__)
+        else:
+            remove_code(folder)
 
-    def _upload_modified_files(self, working_dir: str | os.PathLike[str], *args: Any, **kwargs: Any) -> Any:
+    def _upload_modified_files(
+        self, working_dir: str | os.PathLike[str], repo_id: str, *args: Any, **kwargs: Any
+    ) -> Any:
         # Every push of a model passes here, save_pretrained(push_to_hub=True) before it has written the rest.
-        self.write_companions(working_dir, self.config.push_code)
+        self.write_companions(working_dir)
         complete_card(Path(working_dir) / "README.md", self.task)
-        return super()._upload_modified_files(working_dir, *args, **kwargs)
+        pushed = super()._upload_modified_files(working_dir, repo_id, *args, **kwargs)
+        if not self.config.push_code and not kwargs.get("create_pr"):
+            take_back_code(repo_id, kwargs.get("token"), kwargs.get("revision"))
+        return pushed
+
+    @overload
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | os.PathLike[str],
+        *args: Any,
+        config: Any = ...,
+        ignore_mismatched_sizes: bool = ...,
+        output_loading_info: Literal[False] = ...,
+        **kwargs: Any,
+    ) -> Self: ...
+
+    @overload
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | os.PathLike[str],
+        *args: Any,
+        config: Any = ...,
+        ignore_mismatched_sizes: bool = ...,
+        output_loading_info: Literal[True],
+        **kwargs: Any,
+    ) -> tuple[Self, dict[str, Any]]: ...
 
     @classmethod
     def from_pretrained(
         cls,
         pretrained_model_name_or_path: str | os.PathLike[str],
         *args: Any,
+        config: Any = None,
         ignore_mismatched_sizes: bool = False,
         output_loading_info: bool = False,
         **kwargs: Any,
-    ) -> LwALPreTrainedModel | tuple[LwALPreTrainedModel, dict[str, Any]]:
+    ) -> Self | tuple[Self, dict[str, Any]]:
         """Load a model with its label table; arguments as in transformers.
 
+        Labels asked for by ``id2label``, ``label2id`` or the configuration may be the checkpoint's in another order
+        or spelling: the rows of the table move with their names.
+
         Raises:
-            ValueError: the checkpoint lacks a part of the label table, or has another number of labels and
-                ``ignore_mismatched_sizes`` is not set.
+            ValueError: the checkpoint lacks weights, its label table is damaged, or it has other labels and
+                ``ignore_mismatched_sizes``, which starts a new table for them, is not set.
+            OSError: a file cannot be read.
         """
+        name = pretrained_model_name_or_path
         for removed in ("from_tf", "from_flax"):
             kwargs.pop(removed, None)
-        kwargs["quantization_config"] = cls._sparing_the_head(pretrained_model_name_or_path, kwargs)
-        try:
+        config, kwargs, stored = configuration_of(name, config, kwargs)
+        asked = None
+        if isinstance(config, LwALConfig):
+            refuse_other_problems(config)
+            head = config.head_name and f"encoder.{config.head_name}"
+            kwargs["quantization_config"] = sparing(kwargs.get("quantization_config"), head)
+            if stored is not None:
+                asked, config = config.label_names, copy.deepcopy(config)
+                if rows_of(asked, stored) is None and not ignore_mismatched_sizes:
+                    refuse_other_labels(name, asked, stored)
+                config.id2label, config.label2id = matched_label_names(stored, None)
+        with readable_weights(name):
             model, info = super().from_pretrained(
-                pretrained_model_name_or_path, *args, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs
+                name, *args, config=config, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs
             )
-        except OSError as error:
-            if (broken := broken_download(error, str(pretrained_model_name_or_path))) is None:
-                raise
-            raise broken from error
-        model._check_loaded(str(pretrained_model_name_or_path), info, ignore_mismatched_sizes)
-        check_label_table_file(pretrained_model_name_or_path, model.label_table.counts, model.config.label_names)
+        check_loaded(model, name, info, ignore_mismatched_sizes)
+        check_label_table_file(name, model.label_table.counts, model.config.label_names)
+        if asked is not None:
+            take_labels(model, name, asked)
         return (model, info) if output_loading_info else model
-
-    @classmethod
-    def _sparing_the_head(cls, name: str | os.PathLike[str], kwargs: dict[str, Any]) -> Any:
-        """The quantisation that was asked for, if any, without the encoder's head."""
-        wanted = kwargs.get("quantization_config")
-        if wanted is None:
-            return None
-        config: Any = kwargs.get("config")
-        if not isinstance(config, LwALConfig):
-            hub = {key: kwargs[key] for key in HUB_KEYWORDS if key in kwargs}
-            config = LwALConfig.from_pretrained(name if config is None else config, **hub)
-        return sparing(wanted, config.head_name and f"encoder.{config.head_name}")
-
-    def _check_loaded(self, name: str, info: dict[str, Any], ignore_mismatched_sizes: bool) -> None:
-        missing = sorted(key for key in info["missing_keys"] if key.startswith("classifier."))
-        if missing:
-            raise ValueError(
-                f"{name} has no {', '.join(missing)}: its label table is incomplete, so it cannot predict. Load a "
-                "whole LwAL checkpoint, or the plain backbone through AutoModelForLwALClassification."
-            )
-        mismatched = {key: (tuple(found), tuple(wanted)) for key, found, wanted in info["mismatched_keys"]}
-        if not mismatched:
-            return
-        if not ignore_mismatched_sizes:
-            if "classifier.counts" in mismatched:
-                found, wanted = (shape[0] for shape in mismatched["classifier.counts"])
-                raise ValueError(
-                    f"{name} has {found} labels, but {wanted} were asked for: leave num_labels and id2label out to "
-                    "use its own labels, or pass ignore_mismatched_sizes=True to start a new label table."
-                )
-            key, (found, wanted) = next(iter(mismatched.items()))
-            raise ValueError(f"{name} stores {key} with shape {found}, but this configuration needs {wanted}.")
-        logger.warning("The label table of %s does not fit the new labels: a new one is started.", name)
-        self.config.initial_num_labels = None
-        self.config.validate_lwal()
-        self.reset_label_table()
 
 
 def _materialize_before_saving(module: LwALPreTrainedModel, *_: Any) -> None:
@@ -605,12 +702,34 @@ class LwALForSequenceClassification(LwALPreTrainedModel):
         bbox: Tensor | None = None,
         image: Tensor | None = None,
         pixel_values: Tensor | None = None,
+        pixel_attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        global_attention_mask: Tensor | None = None,
+        entity_ids: Tensor | None = None,
+        entity_attention_mask: Tensor | None = None,
+        entity_token_type_ids: Tensor | None = None,
+        entity_position_ids: Tensor | None = None,
+        langs: Tensor | None = None,
+        lang_ids: Tensor | None = None,
+        task_type_ids: Tensor | None = None,
+        input_shape_ids: Tensor | None = None,
+        input_pronunciation_ids: Tensor | None = None,
+        xpath_tags_seq: Tensor | None = None,
+        xpath_subs_seq: Tensor | None = None,
+        perm_mask: Tensor | None = None,
+        target_mapping: Tensor | None = None,
+        input_mask: Tensor | None = None,
         labels: Tensor | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
+        **kwargs: Any,
     ) -> LwALClassifierOutput | tuple[Any, ...]:
-        """Classify texts; arguments as in the stock classifier, ``labels`` (B,) int64."""
+        """Classify texts; arguments as in the stock classifier, ``labels`` (B,) int64.
+
+        The plain Trainer keeps the columns of a data set that are named here.
+        """
         inputs = {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
@@ -620,10 +739,28 @@ class LwALForSequenceClassification(LwALPreTrainedModel):
             "bbox": bbox,
             "image": image,
             "pixel_values": pixel_values,
+            "pixel_attention_mask": pixel_attention_mask,
+            "decoder_input_ids": decoder_input_ids,
+            "decoder_attention_mask": decoder_attention_mask,
+            "global_attention_mask": global_attention_mask,
+            "entity_ids": entity_ids,
+            "entity_attention_mask": entity_attention_mask,
+            "entity_token_type_ids": entity_token_type_ids,
+            "entity_position_ids": entity_position_ids,
+            "langs": langs,
+            "lang_ids": lang_ids,
+            "task_type_ids": task_type_ids,
+            "input_shape_ids": input_shape_ids,
+            "input_pronunciation_ids": input_pronunciation_ids,
+            "xpath_tags_seq": xpath_tags_seq,
+            "xpath_subs_seq": xpath_subs_seq,
+            "perm_mask": perm_mask,
+            "target_mapping": target_mapping,
+            "input_mask": input_mask,
             "output_attentions": output_attentions,
             "output_hidden_states": output_hidden_states,
         }
-        return self.classify(inputs, labels, return_dict)
+        return self.classify(inputs | kwargs, labels, return_dict)
 
 
 class LwALForImageClassification(LwALPreTrainedModel):
@@ -644,6 +781,7 @@ class LwALForImageClassification(LwALPreTrainedModel):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
+        **kwargs: Any,
     ) -> LwALClassifierOutput | tuple[Any, ...]:
         """Classify images; arguments as in the stock classifier, ``labels`` (B,) int64."""
         inputs = {
@@ -655,7 +793,7 @@ class LwALForImageClassification(LwALPreTrainedModel):
             "output_attentions": output_attentions,
             "output_hidden_states": output_hidden_states,
         }
-        return self.classify(inputs, labels, return_dict)
+        return self.classify(inputs | kwargs, labels, return_dict)
 
 
 class LwALForAudioClassification(LwALPreTrainedModel):
@@ -674,6 +812,7 @@ class LwALForAudioClassification(LwALPreTrainedModel):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
+        **kwargs: Any,
     ) -> LwALClassifierOutput | tuple[Any, ...]:
         """Classify sounds; arguments as in the stock classifier, ``labels`` (B,) int64."""
         inputs = {
@@ -683,7 +822,7 @@ class LwALForAudioClassification(LwALPreTrainedModel):
             "output_attentions": output_attentions,
             "output_hidden_states": output_hidden_states,
         }
-        return self.classify(inputs, labels, return_dict)
+        return self.classify(inputs | kwargs, labels, return_dict)
 
 
 MODEL_CLASSES: dict[str, type[LwALPreTrainedModel]] = {

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .distributed import rows_of_ranks
-from .functional import IGNORE_INDEX, cosine_distances
-from .inference import evaluated, prepare
+from .functional import IGNORE_INDEX, class_ids, cosine_distances, finite_rows
+from .inference import as_list, evaluated, prepare
 from .start import collect
 
 if TYPE_CHECKING:
@@ -134,7 +135,9 @@ class OpenSet:
         """
         batches: Any = inputs
         if processing_class is not None:
-            batches = _LabelledBatches(self, list(batches), processing_class, _ids(self, labels or ()), batch_size)
+            batches = _LabelledBatches(
+                self, as_list(inputs, self.task), processing_class, _ids(self, labels), batch_size
+            )
         self.bring_labels_up_to_date()
         table = self.label_table
         if not bool(table.seen.any()):
@@ -142,6 +145,7 @@ class OpenSet:
                 "The label table has no class means yet: train the model or call initialize_labels first."
             )
         values, ids = collect(self, self.start_values, batches, self.device, progress, "Radii")[:2]
+        values, ids = finite_rows(values, class_ids(ids))
         wrong = ids[(ids != IGNORE_INDEX) & ((ids < 0) | (ids >= table.num_labels))]
         if len(wrong):
             raise ValueError(f"A row has label {int(wrong[0])}, but the model's labels are 0…{table.num_labels - 1}.")
@@ -241,10 +245,13 @@ class _LabelledBatches:
             yield {**prepare(self.model, self.inputs[part], self.processing_class), "labels": self.labels[part]}
 
 
-def _ids(model: LwALPreTrainedModel, labels: Sequence[int | str]) -> Tensor:
+def _ids(model: LwALPreTrainedModel, labels: Sequence[int | str] | None) -> Tensor:
     """(N,) int64 ids of labels that may be names."""
     label2id = {name: index for index, name in model.config.label_names.items()}
-    unknown = [label for label in labels if isinstance(label, str) and label not in label2id]
+    given = [] if labels is None else list(labels)
+    unknown = [label for label in given if isinstance(label, str) and label not in label2id]
     if unknown:
         raise ValueError(f"There is no label {unknown[0]!r} in the model.")
-    return torch.tensor([label2id[label] if isinstance(label, str) else int(label) for label in labels])
+    if None in given:
+        raise ValueError(f"The label of row {given.index(None)} is None: leave such rows out, or use {IGNORE_INDEX}.")
+    return class_ids(np.asarray([label2id[label] if isinstance(label, str) else label for label in given]))

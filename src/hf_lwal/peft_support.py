@@ -32,7 +32,8 @@ def check_adapter(model: Any, label_method: str | None = "lwal") -> None:
                 f"AutoModelForLwALClassification first, then {HOW}."
             )
         return
-    if label_method is not None and label_method not in METHODS_WITH_LABEL_TABLE:
+    own = label_method is None or ":" in label_method  # a method of the user's own, which may train either
+    if not own and label_method not in METHODS_WITH_LABEL_TABLE:
         raise ValueError(
             f"label_method={label_method!r} trains a stock classifier, but the adapter is around a "
             f"{type(base).__name__}: put the adapter around the stock classifier."

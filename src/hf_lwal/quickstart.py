@@ -8,7 +8,7 @@ this library's default preset).
 from __future__ import annotations
 
 import json
-import os
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from .comparison import METHODS, Result, Task, build_trainer, load_task, quiet, render_table, train
 from .errors import CommandError
+from .files import write_text_atomically
 from .flags import option
 
 if TYPE_CHECKING:
@@ -58,8 +59,10 @@ class QuickstartOptions:
     def check(self) -> None:
         """Raise for a number that makes no sense or an output folder that cannot be one."""
         for name in ("steps", "batch_size", "eval_samples", "max_length", "learning_rate"):
-            if getattr(self, name) <= 0:
+            if not 0 < getattr(self, name) < math.inf:
                 raise CommandError(f"--{name.replace('_', '-')} must be above 0, got {getattr(self, name)}.")
+        if not 0 <= self.seed < 2**32:
+            raise CommandError(f"--seed must be a whole number from 0 to {2**32 - 1}, got {self.seed}.")
         if Path(self.output_dir).exists() and not Path(self.output_dir).is_dir():
             raise CommandError(f"--output-dir must be a folder, but {self.output_dir!r} is a file.")
 
@@ -163,9 +166,7 @@ def _write_card(trainer: LwALTrainer, results: Mapping[str, Result], options: Qu
 
 def _write_json(path: Path, record: Mapping[str, Any]) -> None:
     """Write a JSON file in one piece."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    write_text_atomically(path, json.dumps(record, indent=2) + "\n")
 
 
 def _answer(task: Task, folder: Path, questions: Sequence[Any]) -> None:

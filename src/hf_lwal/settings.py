@@ -6,13 +6,44 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from transformers import TrainingArguments
+
 from .auto import resolved_embedding_dim
 from .modeling_lwal import LwALPreTrainedModel
-from .training_args import LwALSettings
+from .training_args import CONFIG_FIELDS, LwALSettings
 
 logger = logging.getLogger(__name__)
 
 SHAPES_OF_THE_TABLE = ("space", "embedding_dim", "initial_labels", "initial_label_norm", "preset")
+
+
+OF_LWAL = {f"lwal_{name}" for name in (*CONFIG_FIELDS, "exact_accumulation")}
+OF_START = {"lwal_init", "lwal_init_samples"}
+OF_METHODS: dict[str, set[str]] = {
+    "label_embed": {"label_weight", "label_temperature"},
+    "label_smoothing": set(),
+    "lwal": OF_LWAL | OF_START | {"lwal_scale", "lwal_eval_refresh", "lwal_eval_refresh_samples"},
+    "lwr": {"label_weight", "label_temperature", "label_lwr_every"},
+    "max_entropy": {"label_weight"},
+    "one_hot": OF_START | {"lwal_initial_head"},
+    "static_label": {"lwal_scale", "label_static_model"},
+    "teacher_free": {"label_weight", "label_temperature"},
+}
+"""The arguments that only some methods use, and which of them each method does."""
+
+
+def settings_without_use(args: TrainingArguments, settings: LwALSettings) -> list[str]:
+    """The arguments that were given but mean nothing to the method, as ``name=value``."""
+    if settings.label_method not in OF_METHODS:
+        return []
+    used = OF_METHODS[settings.label_method]
+    if settings.label_method == "one_hot" and settings.init != "class_means":
+        used = {"lwal_init"}
+    unused = sorted(set().union(*OF_METHODS.values()) - used)
+    given = {name: getattr(args, name, None) for name in unused}
+    if settings.label_method == "static_label":
+        given["label_smoothing_factor"] = args.label_smoothing_factor or None
+    return [f"{name}={value!r}" for name, value in given.items() if value is not None]
 
 
 def apply_settings(model: Any, settings: LwALSettings) -> None:
@@ -68,6 +99,11 @@ def apply_config(model: Any, config: Mapping[str, Any], embedding_dim: int | str
 def is_trained(model: LwALPreTrainedModel) -> bool:
     """Whether the label table holds anything worth keeping."""
     return bool(model.label_table.seen.any()) or model.optimizer_step > 0
+
+
+def knows_its_labels(model: Any) -> bool:
+    """Whether a model of any kind has a label table that holds anything."""
+    return isinstance(model, LwALPreTrainedModel) and is_trained(model)
 
 
 def started_with(model: LwALPreTrainedModel) -> int:

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
+from .functional import IGNORE_INDEX, finite_rows
+
 logger = logging.getLogger(__name__)
 
 
@@ -73,7 +75,7 @@ def collect(
     try:
         model.eval()
         with own_random_state(), _filled(model, values_of, batches, device, as_in_training):
-            for batch in tqdm(batches, desc=description, disable=not progress, leave=False):
+            for batch in tqdm(batches, desc=description, disable=not progress or None, leave=False):
                 inputs = _to_device(batch, device)
                 if "labels" not in inputs:
                     raise ValueError(
@@ -86,7 +88,31 @@ def collect(
         model.train(was_training)
     if not values:
         raise ValueError("The start pass found no rows: the training set is empty.")
-    return StartSamples(torch.cat(values), torch.cat(labels), time.perf_counter() - started)
+    return finite_samples(StartSamples(torch.cat(values), torch.cat(labels), time.perf_counter() - started))
+
+
+def finite_samples(samples: StartSamples) -> StartSamples:
+    """The samples, those with NaN or infinity as rows without a label, which is said in the log.
+
+    Raises:
+        ValueError: no row is finite.
+    """
+    wrong = ~samples.values.isfinite().all(dim=1) & (samples.labels != IGNORE_INDEX)
+    if not bool(wrong.any()):
+        return samples
+    number = int(wrong.sum())
+    if number == int((samples.labels != IGNORE_INDEX).sum()):
+        raise ValueError(
+            f"The features of all {number} start rows hold NaN or infinity, which tells nothing: check "
+            "the weights of the backbone and the inputs, or use bf16 or float32 instead of fp16."
+        )
+    logger.warning(
+        "The features of %d of %d start rows hold NaN or infinity: these rows are left out of the start. Check the "
+        "inputs, or use bf16 or float32 instead of fp16.",
+        number,
+        len(wrong),
+    )
+    return StartSamples(*finite_rows(samples.values, samples.labels), samples.seconds)
 
 
 def batch_norms(model: nn.Module) -> list[Any]:

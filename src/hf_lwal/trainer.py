@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset
-from transformers import TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import TrainOutput
 
+from .best_model import BestModelTrainer
 from .callbacks import CentroidRefreshCallback
-from .checkpoint_trainer import CheckpointTrainer
-from .checkpoints import checkpoint_to_resume
+from .checkpoints import check_labels_of_checkpoint, checkpoint_to_resume
 from .configuration_lwal import matched_label_names
-from .distributed import all_reduce_sum, broadcast_, world_size
+from .distributed import (
+    all_reduce_sum,
+    broadcast_,
+    broadcast_rows,
+    differs_between_ranks,
+    first_rank_says,
+    world_size,
+)
 from .exact_accumulation import WholeStep
 from .functional import IGNORE_INDEX
 from .label_log import LabelLog
@@ -26,30 +36,34 @@ from .labels import (
     CheckedCollator,
     balanced_weights,
     check_labels,
-    first_rows,
     ids_of,
     label_column,
     rows_per_class,
     scanned_rows,
 )
-from .metrics import accuracy_and_f1
-from .modeling_lwal import LwALPreTrainedModel
+from .metrics import AccuracyAndF1
+from .modeling_lwal import LwALClassifierOutput, LwALPreTrainedModel
 from .objectives import LossContext, Objective, average_gradients, build_objective
+from .own_loss import ignores_items, replaces_loss, seen_outputs
+from .own_optimizer import Names, carry_over, parameter_names
 from .peft_support import check_adapter, check_trainable, core_model
 from .repooling import with_pooling
 from .sample_ids import SAMPLE_ID, NumberedCollator, NumberedRows
-from .settings import apply_settings
+from .settings import apply_settings, settings_without_use
 from .start import StartSamples, batch_norms, collect, own_random_state, warn_of_missing_classes
+from .streams import KeptStream
 from .training_args import LwALSettings, LwALTrainingArguments, resolve
 
 logger = logging.getLogger(__name__)
 
 
-class LwALTrainer(CheckpointTrainer):
+class LwALTrainer(BestModelTrainer):
     """Trains a classifier with adaptive labels, or with another ``label_method``; otherwise transformers' Trainer.
 
-    Takes an LwAL model or a stock classifier, which is wrapped. Without ``compute_metrics`` it reports accuracy and
-    macro-F1. ``eval_loss`` is not comparable between steps, since the label vectors it refers to move.
+    Takes an LwAL model or a stock classifier, which is wrapped, unless a subclass's ``compute_loss`` replaces the loss
+    and no method or preset is named: then the stock classifier trains with that loss as it is. Without
+    ``compute_metrics`` it reports accuracy and macro-F1. ``eval_loss`` is not comparable between steps, since the
+    label vectors it refers to move.
 
     Args:
         model: an LwAL model or a stock text, image or audio classifier.
@@ -63,8 +77,10 @@ class LwALTrainer(CheckpointTrainer):
 
     optimizer: Any
     _before_trial: Mapping[str, Any] = {}
-    # The losses are divided by the rows of the whole optimizer step, so micro-batches just add up.
-    loss_is_scaled_for_ga = True
+    _ours_ran = True
+    _scaled: bool | None = None
+    _names_of_parameters: Names | None = None
+    _stream: KeptStream | None = None
 
     def __init__(
         self,
@@ -75,27 +91,63 @@ class LwALTrainer(CheckpointTrainer):
         **kwargs: Any,
     ) -> None:
         args = LwALTrainingArguments("tmp_trainer") if args is None else args
-        self.lwal_settings: LwALSettings = resolve(args)
         self._own_objective = objective
-        # Not called "objective": there hyperparameter_search writes the figure of a trial.
-        self.label_objective = objective or build_objective(self.lwal_settings)
+        self._said: set[str] = set()
+        self._take_settings(args, model)
+        given = inspect.signature(Trainer.__init__).bind_partial(self, model, args, *positional, **kwargs).arguments
+        self._own_optimizer = any(part is not None for part in given.get("optimizers") or ())
         if model is not None:
-            model = self._prepared(model)
-        default_metrics = kwargs.get("compute_metrics") is None and len(positional) < 7
-        if default_metrics:
-            kwargs["compute_metrics"] = accuracy_and_f1
-            if not getattr(args, "metric_was_chosen", True) and args.metric_for_best_model == "loss":
-                args.metric_for_best_model, args.greater_is_better = "accuracy", True
-        super().__init__(model, args, *positional, **kwargs)
+            if self._own_optimizer or given.get("optimizer_cls_and_kwargs") is not None:
+                self._names_of_parameters = parameter_names(model)
+            given["model"] = self._prepared(model)
+        if given.get("compute_metrics") is None:
+            given["compute_metrics"] = AccuracyAndF1()
+        callbacks = list(given.get("callbacks") or ())
+        given["callbacks"] = [callback for callback in callbacks if not _refreshes(callback)]
+        super().__init__(**{name: value for name, value in given.items() if name != "self"})
         self.data_collator: Any = CheckedCollator(self.data_collator, self._label_names())
-        self.add_callback(CentroidRefreshCallback(self))
+        for callback in (CentroidRefreshCallback, *filter(_refreshes, callbacks)):
+            self.add_callback(callback)
         self._step_sums: Tensor | None = None
         self._whole_step: WholeStep | None = None
         self._label_log = LabelLog()
         self._class_weights: Tensor | None = None
         self._last_eval_refresh = 0
 
+    def add_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
+        """Add a callback; one that refreshes takes the place of the trainer's own, so that no step counts twice."""
+        if _refreshes(callback):
+            callback = callback(self) if isinstance(callback, type) else copy.copy(callback)
+            callback.trainer = self
+            self.pop_callback(CentroidRefreshCallback)
+        super().add_callback(callback)
+
     # -- model ----------------------------------------------------------------------------------------------------
+
+    def _take_settings(self, args: TrainingArguments, model: nn.Module | None) -> None:
+        """Resolve the arguments, and build the objective that they name."""
+        self.lwal_settings: LwALSettings = self._resolved(args, model)
+        # Not called "objective": there hyperparameter_search writes the figure of a trial.
+        self.label_objective = self._own_objective or build_objective(self.lwal_settings)
+        unused = [] if self._own_objective else settings_without_use(args, self.lwal_settings)
+        if unused:
+            method = self.lwal_settings.label_method
+            self._warn_once(f"{', '.join(unused)}: means nothing to label_method={method!r} and is ignored.")
+
+    def _resolved(self, args: TrainingArguments, model: nn.Module | None) -> LwALSettings:
+        """The settings; a stock model that no method is named for stays as it is under a loss of the user's own."""
+        settings = resolve(args)
+        named = any(getattr(args, name, None) is not None for name in ("label_method", "lwal_preset"))
+        if named or self._own_objective or model is None or not replaces_loss(self, LwALTrainer.compute_loss):
+            return settings
+        if isinstance(core_model(model), LwALPreTrainedModel):
+            return settings
+        self._warn_once(
+            f"{type(self).__name__}.compute_loss replaces the loss of LwALTrainer, so the {type(model).__name__} is "
+            "trained with it as it is, without label vectors: for those, build the model with "
+            "AutoModelForLwALClassification, or set label_method='lwal'."
+        )
+        return settings._replace(label_method="one_hot", config={}, embedding_dim=None)
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
         """Build the model with the user's ``model_init`` and prepare it for the method.
@@ -114,6 +166,8 @@ class LwALTrainer(CheckpointTrainer):
         if self.model_init is None:
             self._configure()
             check_trainable(self.model)
+        if checkpoint is not None:
+            check_labels_of_checkpoint(checkpoint, self._label_names())
         try:
             output = super().train(checkpoint, *args, **kwargs)
         finally:
@@ -131,13 +185,12 @@ class LwALTrainer(CheckpointTrainer):
 
     def _settled(self, model: nn.Module) -> nn.Module:
         """Prepare ``model`` for the arguments as they are now."""
-        self.lwal_settings = resolve(self.args)
-        self.label_objective = self._own_objective or build_objective(self.lwal_settings)
+        self._take_settings(self.args, model)
         return self._prepared(model)
 
     def _configure(self) -> None:
         """Bring objective and model in line with the arguments, which may have changed since the last training."""
-        if resolve(self.args) != self.lwal_settings:
+        if self._resolved(self.args, self.model) != self.lwal_settings:
             self.model = self.model_wrapped = self._settled(self.model)
 
     def _hp_search_setup(self, trial: Any) -> None:
@@ -157,6 +210,12 @@ class LwALTrainer(CheckpointTrainer):
     def _refuse_and_warn(self) -> None:
         if self.label_objective.accumulation_caveat is not None and self.args.gradient_accumulation_steps > 1:
             logger.warning(self.label_objective.accumulation_caveat)
+        if self.args.gradient_accumulation_steps > 1 and ignores_items(self.compute_loss_func):
+            logger.warning(
+                "compute_loss_func does not use num_items_in_batch, so its gradient is multiplied by the %d "
+                "micro-batches of a step: divide the sum over rows by num_items_in_batch.",
+                self.args.gradient_accumulation_steps,
+            )
         model = self._lwal_model
         if model is None:
             return
@@ -218,17 +277,46 @@ class LwALTrainer(CheckpointTrainer):
         hidden = {SAMPLE_ID} if self.label_objective.passes_labels else {SAMPLE_ID, "labels"}
         kept = {name: value for name, value in inputs.items() if name not in hidden}
         context = self._context(num_items_in_batch if model.training else None, inputs.get(SAMPLE_ID))
+        self._ours_ran = True
         if context.training and self._whole_step is not None:
             context.model.label_tracking = "off"  # the forward must not refresh from a part of the step
             outputs = model(**kept)
             context.model.label_tracking = "trainer"
             loss, terms = self._whole_step.loss(context.model, outputs["embeddings"], context)
         else:
-            outputs = self.label_objective.forward_model(model, kept)
+            with self._without_loss_of_the_model():
+                outputs = self.label_objective.forward_model(model, kept)
             loss, terms = self.label_objective.loss(outputs, labels, context)
+        if isinstance(outputs, LwALClassifierOutput):
+            outputs.loss = loss
         if context.training:
             self._observe(outputs, labels, terms)
         return (loss, outputs) if return_outputs else loss
+
+    @contextmanager
+    def _without_loss_of_the_model(self) -> Iterator[None]:
+        """The objective computes the loss: the model need not do it, too, with its sums over ranks."""
+        model = self._lwal_model
+        if model is None:
+            yield
+            return
+        model.tracker.takes_loss = False
+        try:
+            yield
+        finally:
+            model.tracker.takes_loss = True
+
+    @property
+    def loss_is_scaled_for_ga(self) -> bool:
+        """Whether micro-batches just add up: ours are divided by the rows of the whole step, others are means.
+
+        A subclass whose ``compute_loss`` divides by ``num_items_in_batch`` sets it to True.
+        """
+        return self._ours_ran if self._scaled is None else self._scaled
+
+    @loss_is_scaled_for_ga.setter
+    def loss_is_scaled_for_ga(self, scaled: bool | None) -> None:
+        self._scaled = scaled
 
     def _context(self, num_items: Tensor | None, sample_ids: Tensor | None = None) -> LossContext:
         return LossContext(
@@ -255,6 +343,39 @@ class LwALTrainer(CheckpointTrainer):
         sums = self._label_log.finite(model.label_table.sums_of(values, labels))
         self._step_sums = sums if self._step_sums is None else self._step_sums + sums
 
+    def _observe_under_own_loss(self, seen: list[Any], labels: Tensor | None) -> None:
+        """Keep a batch's class sums from what the model returned to a ``compute_loss`` that never called ours."""
+        name = f"{type(self).__name__}.compute_loss"
+        scaling_is_open = self._scaled is None and isinstance(type(self).loss_is_scaled_for_ga, property)
+        if self.current_gradient_accumulation_steps > 1 and scaling_is_open:
+            self._warn_once(
+                f"{name} is taken for a mean over the micro-batch, and divided by their number: set "
+                "loss_is_scaled_for_ga = True on the class if it is already divided by num_items_in_batch."
+            )
+        model = self._lwal_model
+        if model is None or labels is None:
+            return
+        labels = labels.to(self.args.device)
+        if model.config.preset == "paper" and not any(getattr(output, "loss", None) is not None for output in seen):
+            raise ValueError(
+                f"{name} calls the model without labels, from which the paper preset takes its centroids: leave "
+                "`labels` in what the model is called with."
+            )
+        rows = [output for output in seen if isinstance(output, Mapping) and "embeddings" in output]
+        rows = [output for output in rows if len(output["embeddings"]) == len(labels)]
+        if rows:  # of several passes over the same rows, as for two dropout masks, one counts
+            self._observe(rows[0], labels, {})
+        else:
+            self._warn_once(
+                f"{name} gets no embeddings of the batch's {len(labels)} rows from the model it is given, so the "
+                "class means stay: call that model on the rows of the batch, or super().compute_loss."
+            )
+
+    def _warn_once(self, sentence: str) -> None:
+        if sentence not in self._said:
+            self._said.add(sentence)
+            logger.warning(sentence)
+
     # -- Algorithm 1, called by CentroidRefreshCallback ---------------------------------------------------------------
 
     def start_labels(self) -> None:
@@ -276,7 +397,7 @@ class LwALTrainer(CheckpointTrainer):
         if not self.label_objective.wants_start(model):
             return
         batches = self._rows_to_batches(self.lwal_settings.init_samples)
-        if not len(batches):
+        if not first_rank_says(len(batches) > 0, self.args.device):
             logger.warning("No row could be read for the start pass: label vectors start with the first rows seen.")
             return
         if self.is_deepspeed_enabled and isinstance(model, LwALPreTrainedModel):
@@ -284,17 +405,48 @@ class LwALTrainer(CheckpointTrainer):
         samples = self._collect(batches, "Class means", as_in_training=True)
         began = time.perf_counter()
         numbers = self.label_objective.start(model, samples, self._peak_learning_rate())
+        self.check_ranks()
         seconds = samples.seconds + time.perf_counter() - began
         warn_of_missing_classes(samples.labels, self._label_names())
         self._warn_of_scale(numbers)
         self.log({"start_samples": len(samples.labels), "start_seconds": round(seconds, 3), **numbers})
+
+    def check_finite(self) -> None:
+        """Raise FloatingPointError where a weight is NaN or infinite: nothing more can be learned, nor measured."""
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:  # ranks that hold unlike parts could not agree
+            return
+        parts = {**dict(self.model.named_parameters()), **dict(self.label_objective.named_parameters())}
+        trained = {name: part for name, part in parts.items() if part.requires_grad}
+        if not trained:
+            return
+        finite = torch.stack([part.detach().isfinite().all() for part in trained.values()])
+        if not bool(finite.all()):
+            name = list(trained)[int((~finite).nonzero()[0])]
+            raise FloatingPointError(
+                f"After step {self.state.global_step} {int((~finite).sum())} of {len(trained)} weights hold NaN or "
+                f"infinity, {name} first: lower the learning rate, set max_grad_norm, or train in bf16 or float32 "
+                "instead of fp16."
+            )
+
+    def check_ranks(self) -> None:
+        """Raise RuntimeError, on all ranks, where they hold unlike label tables: each would train towards its own."""
+        model = self._lwal_model
+        if model is None or self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            return
+        table = model.label_table
+        if differs_between_ranks([table.class_features, table.counts, table.offset_bias, table.log_scale_bias]):
+            raise RuntimeError(
+                "The processes of this training hold unlike label tables: give all of them the same seed and the same "
+                "model, and resume all of them from the same checkpoint."
+            )
 
     def _peak_learning_rate(self) -> float | None:
         """Largest learning rate of the optimizer, once warmed up; None where steps follow the gradient's size."""
         optimizer = getattr(self.optimizer, "optimizer", self.optimizer)
         if optimizer is None or "sgd" in type(optimizer).__name__.lower():
             return None
-        return max(float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups)
+        rates = [group.get("initial_lr", group["lr"]) for group in optimizer.param_groups]
+        return None if None in rates else max(map(float, rates))  # None: Adafactor chooses its own
 
     def commit_step(self) -> None:
         """Step end: give the rows of this step, of all ranks, to the class means."""
@@ -338,14 +490,19 @@ class LwALTrainer(CheckpointTrainer):
             return not by_gradient_only and bool(batch_norms(model))
         return wanted == "evaluate" or (wanted == "epoch" and epoch_end)
 
-    def _collect(self, batches: Iterable[Any], description: str, as_in_training: bool = False) -> StartSamples:
+    def _collect(
+        self, batches: list[Any] | DataLoader[Any], description: str, as_in_training: bool = False
+    ) -> StartSamples:
         model = self.core_model
         values_of = self.label_objective.start_values(model)
         show = not self.args.disable_tqdm and self.is_local_process_zero()
-        with self.compute_loss_context_manager():
-            samples = collect(model, values_of, batches, self.args.device, show, description, as_in_training)
-        broadcast_(samples.values)  # ranks on unlike hardware must not start from unlike tables
-        return samples
+        device = self.args.device
+        samples = StartSamples(torch.zeros(0, 0, device=device), torch.zeros(0, dtype=torch.int64, device=device), 0.0)
+        if len(batches):  # a rank whose share of a stream is empty takes the rows of the first rank
+            with self.compute_loss_context_manager():
+                samples = collect(model, values_of, batches, device, show, description, as_in_training)
+        # Ranks on unlike hardware, with unlike seeds or unlike shares of a stream must not start from unlike tables.
+        return StartSamples(broadcast_rows(samples.values), broadcast_rows(samples.labels), samples.seconds)
 
     def _rows_to_batches(self, per_class: int) -> list[Any] | DataLoader[Any]:
         """Collated batches of up to ``per_class`` training rows per class, the same on every rank.
@@ -360,7 +517,7 @@ class LwALTrainer(CheckpointTrainer):
         num_labels = len(self._label_names())
         with own_random_state():
             if isinstance(dataset, torch.utils.data.IterableDataset) or not hasattr(dataset, "__len__"):
-                rows = first_rows(dataset, per_class, num_labels)
+                rows = (KeptStream(dataset) if self._stream is None else self._stream).first(per_class, num_labels)
                 size = self.args.eval_batch_size
                 return [collator(rows[start : start + size]) for start in range(0, len(rows), size)]
             labels = label_column(self.train_dataset)
@@ -370,8 +527,16 @@ class LwALTrainer(CheckpointTrainer):
                 indices = rows_per_class(labels, per_class, self.args.seed)
             return DataLoader(Subset(dataset, indices), batch_size=self.args.eval_batch_size, collate_fn=collator)
 
+    def _set_signature_columns_if_needed(self) -> None:
+        super()._set_signature_columns_if_needed()
+        if (model := self._lwal_model) is not None:
+            self._signature_columns = [*model.encoder_arguments, "label", "label_ids", *self.label_names]
+
     def _get_dataloader(self, dataset: Any, description: str, *args: Any, **kwargs: Any) -> DataLoader[Any]:
         self.data_collator.names = self._label_names()  # scripts name the labels after building the trainer
+        if kwargs.get("is_training") and isinstance(dataset, torch.utils.data.IterableDataset):
+            self._stream = None if self.label_objective.needs_sample_ids else KeptStream(dataset)
+            dataset = dataset if self._stream is None else self._stream
         if not (kwargs.get("is_training") and self.label_objective.needs_sample_ids):
             return super()._get_dataloader(dataset, description, *args, **kwargs)
         if isinstance(dataset, torch.utils.data.IterableDataset) or not hasattr(dataset, "__len__"):
@@ -401,8 +566,13 @@ class LwALTrainer(CheckpointTrainer):
         """Optimizer of the model and of the objective's own parameters, which are not decayed."""
         self.label_objective.to(self.args.device)
         if self.optimizer is not None and self._labels_were_edited():
-            self.optimizer, self.model_wrapped = None, self.model
+            self.model_wrapped = self.model
+            if not self._own_optimizer:
+                self.optimizer = None
         optimizer = super().create_optimizer(model)
+        if self._names_of_parameters is not None and model is None and hasattr(optimizer, "param_groups"):
+            carry_over(optimizer, self._names_of_parameters, self.model)
+            self._names_of_parameters = parameter_names(self.model)
         known = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         own = [parameter for parameter in self.label_objective.parameters() if id(parameter) not in known]
         for parameter in own:
@@ -420,9 +590,15 @@ class LwALTrainer(CheckpointTrainer):
             id(parameter) not in alive for group in self.optimizer.param_groups for parameter in group["params"]
         )
 
-    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
         """Forward and backward of a micro-batch; after the last one the objective's gradients are averaged."""
-        loss: Tensor = super().training_step(*args, **kwargs)
+        self._ours_ran, labels = False, inputs.get("labels")
+        overridden = getattr(self.compute_loss, "__func__", None) is not LwALTrainer.compute_loss
+        seen: list[Any] = []
+        with seen_outputs(model, seen) if overridden else nullcontext():
+            loss: Tensor = super().training_step(model, inputs, *args, **kwargs)
+        if not self._ours_ran:
+            self._observe_under_own_loss(seen, labels)
         if self.accelerator.sync_gradients:
             average_gradients(self.label_objective)
         return loss
@@ -435,6 +611,7 @@ class LwALTrainer(CheckpointTrainer):
 
     def _check_train_labels(self) -> None:
         labels, names = label_column(self.train_dataset), self._label_names()
+        self._class_weights = None
         weights = self.lwal_settings.class_weights
         if labels is not None and len(labels):
             check_labels(labels, names)
@@ -467,3 +644,8 @@ class LwALTrainer(CheckpointTrainer):
         if "loss" in logs:
             logs = {**logs, **self._label_log.read(self._lwal_model)}
         super().log(logs, *args, **kwargs)
+
+
+def _refreshes(callback: Any) -> bool:
+    kind = callback if isinstance(callback, type) else type(callback)
+    return issubclass(kind, CentroidRefreshCallback)

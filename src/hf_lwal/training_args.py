@@ -25,6 +25,10 @@ CONFIG_FIELDS = (
 )
 
 
+class FilledIn(str):
+    """A name that stands in the arguments because the user gave none; it stays one where they are copied."""
+
+
 class LwALSettings(NamedTuple):
     """Resolved settings of one training.
 
@@ -84,7 +88,7 @@ class LwALTrainingArguments(TrainingArguments):
         default=None,
         metadata={
             "help": "What the outputs are compared with: lwal (default), one_hot, label_smoothing, max_entropy, "
-            "teacher_free, lwr, label_embed or static_label."
+            "teacher_free, lwr, label_embed, static_label, or a class of your own as module:Class."
         },
     )
     label_weight: float | None = field(
@@ -221,9 +225,20 @@ class LwALTrainingArguments(TrainingArguments):
     )
 
     def __post_init__(self) -> None:
-        """Leave the metric of the best model open when the user did not choose it."""
-        self.metric_was_chosen = self.metric_for_best_model is not None
+        """Mark the metric of the best model as open when the user did not choose it."""
+        # Smaller is better said without a name means the loss.
+        args: Any = self
+        is_open = args.metric_for_best_model is None and args.greater_is_better is not False
         super().__post_init__()
+        if is_open and args.metric_for_best_model is not None:
+            args.metric_for_best_model = FilledIn(args.metric_for_best_model)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The arguments by name; a metric of the best model that was left open is None, as it was given."""
+        values: dict[str, Any] = super().to_dict()
+        if isinstance(self.metric_for_best_model, FilledIn):
+            values |= {"metric_for_best_model": None, "greater_is_better": self.greater_is_better or None}
+        return values
 
     def resolve_lwal(self) -> LwALSettings:
         """Fill the fields that were left at None from the preset.
@@ -232,6 +247,13 @@ class LwALTrainingArguments(TrainingArguments):
             ValueError: an unknown preset or value; the message says which and what is allowed.
         """
         return resolve(self)
+
+
+def metric_is_open(args: TrainingArguments) -> bool:
+    """Whether what makes a model the best was left open, which plain arguments do not tell from wanting the loss."""
+    name = args.metric_for_best_model
+    plain = not isinstance(args, LwALTrainingArguments) and name == "loss" and not args.greater_is_better
+    return isinstance(name, FilledIn) or plain
 
 
 def resolve(args: TrainingArguments) -> LwALSettings:

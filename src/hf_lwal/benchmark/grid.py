@@ -159,8 +159,11 @@ def _check_numbers(grid: Grid) -> None:
             f"A grid has train_rows ({grid.train_rows}) or rows_per_label ({grid.rows_per_label}), not both."
         )
     for name, value in counts.items():
-        if value is not None and (not isinstance(value, int) or value < 1):
+        if value is not None and (type(value) is not int or value < 1):  # True is an int, too
             raise CommandError(f"{name} must be a whole number above 0, got {value!r}.")
+    for seed in grid.seeds:
+        if type(seed) is not int or not 0 <= seed < 2**32:
+            raise CommandError(f"A seed must be a whole number from 0 to {2**32 - 1}, got {seed!r}.")
     for size in grid.batch_sizes:
         batch_rows(size, 1)
     for rate in grid.learning_rates:
@@ -213,7 +216,12 @@ def load_grids(source: str) -> list[Grid]:
             f"The grid {source!r} must hold `setting: value` lines, but holds {type(content).__name__}."
         )
     shared = {name: value for name, value in content.items() if name != "grids"}
-    return [_grid({**shared, **own}) for own in content.get("grids", [{}])]
+    listed = content.get("grids", [{}])
+    if not isinstance(listed, list) or not listed or not all(isinstance(own, dict) for own in listed):
+        raise CommandError(
+            f"`grids` in {source!r} must be a list of grids, each with `setting: value` lines, got {listed!r}."
+        )
+    return [_grid({**shared, **own}) for own in listed]
 
 
 def _grid(settings: Mapping[str, Any]) -> Grid:

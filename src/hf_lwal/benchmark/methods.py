@@ -67,6 +67,8 @@ def named_method(method: str | Mapping[str, Any]) -> dict[str, Any]:
         raise CommandError(f"The method {method!r} needs a name.")
     if given and name in METHODS:
         raise CommandError(f"The method name {name!r} has a meaning already: call this one otherwise.")
+    if not given and ":" in name and name not in METHODS:
+        given = {"label_method": name}  # a class of the user's own
     base = given.pop("like", None if given else name)
     if base is not None and base not in METHODS:
         raise CommandError(f"Unknown method {base!r}: choose one of {', '.join(METHODS)}, or give its fields.")
@@ -77,6 +79,7 @@ def named_method(method: str | Mapping[str, Any]) -> dict[str, Any]:
 
 def check_fields(name: str, fields: Mapping[str, Any]) -> None:
     """Raise CommandError for a field that does not exist, or a value that makes no sense."""
+    from ..objectives.own import own_objective
     from ..training_args import LwALTrainingArguments, resolve
 
     known = [*LwALTrainingArguments.__dataclass_fields__, *OWN_FIELDS]
@@ -86,6 +89,8 @@ def check_fields(name: str, fields: Mapping[str, Any]) -> None:
             hint = f": did you mean {close[0]}?" if close else "."
             raise CommandError(f"Method {name!r}: there is no training argument {field!r}{hint}")
     try:
-        resolve(Namespace(**fields))  # it reads attributes only
+        settings = resolve(Namespace(**fields))  # it reads attributes only
+        if ":" in settings.label_method:
+            own_objective(settings.label_method)
     except ValueError as error:
         raise CommandError(f"Method {name!r}: {error}") from error

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..metrics import MeanAndSd
 from .methods import REFERENCE
-from .summary import Entry, Setting, Table, best_of
+from .summary import Entry, Setting, Table
 
 NEVER = "–"
 NOT_RUN = "not run"
@@ -49,15 +49,14 @@ def tuned_rows(table: Table, mark: Callable[[str], str]) -> list[list[str]]:
         mark: how the winner of a column is shown.
     """
     entries = [table.tuned(method) for method in table.methods]
-    winners = {name: best_of(entries, measure) for name, measure in MEASURES.items()}
+    winners = {name: best_shown(entries, measure) for name, measure in MEASURES.items()}
     rows = []
     for entry in entries:
         if not entry.runs:
             state = FAILED if entry.failed else NOT_RUN
             rows.append([entry.method, NEVER, *[state] * (len(COLUMNS) - 3), f"0/{entry.planned}"])
             continue
-        values = {name: spread(measure(entry)) for name, measure in MEASURES.items()}
-        shown = [mark(text) if winners[name] is entry else text for name, text in values.items()]
+        shown = [_marked(measure(entry), winners[name], mark) for name, measure in MEASURES.items()]
         rows.append(
             [
                 entry.method,
@@ -70,6 +69,17 @@ def tuned_rows(table: Table, mark: Callable[[str], str]) -> list[list[str]]:
             ]
         )
     return rows
+
+
+def best_shown(entries: Iterable[Entry], measure: Callable[[Entry], MeanAndSd | None]) -> str | None:
+    """The highest mean as tables show it, which several entries may have; None where nothing ran."""
+    means = [found.mean for entry in entries if (found := measure(entry)) is not None]
+    return spread(MeanAndSd(max(means), None)) if means else None
+
+
+def _marked(value: MeanAndSd | None, winner: str | None, mark: Callable[[str], str]) -> str:
+    text = spread(value)
+    return mark(text) if value is not None and spread(value._replace(sd=None)) == winner else text
 
 
 def speed_cells(table: Table, entry: Entry) -> list[str]:
@@ -93,7 +103,7 @@ def rate_rows(
         mark: how the winner of a learning rate is shown.
     """
     columns = {
-        rate: best_of((entry for entry in table.entries if entry.learning_rate == rate), measure)
+        rate: best_shown((entry for entry in table.entries if entry.learning_rate == rate), measure)
         for rate in table.learning_rates
     }
     rows = []
@@ -106,8 +116,7 @@ def rate_rows(
             elif not entry.runs:
                 cells.append(FAILED if entry.failed else NOT_RUN)
             else:
-                text = spread(measure(entry))
-                cells.append(mark(text) if winner is entry else text)
+                cells.append(_marked(measure(entry), winner, mark))
         rows.append([method, *cells])
     return rows
 
@@ -134,8 +143,9 @@ def markdown(tables: Sequence[Table], pictures: Mapping[Setting, str]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-EXPLANATION = f"""Test accuracies in percent, mean ± standard deviation over seeds; the highest mean is bold.
-**best** and **final**: the best evaluation and the last. **AUAC**: the mean over all evaluations after the first step.
+EXPLANATION = f"""Test accuracies in percent, mean ± standard deviation over seeds; the highest mean is bold, as are
+all that look the same. **best** and **final**: the best evaluation and the last. **AUAC**: the mean over all
+evaluations after the first step.
 **steps to reference**: optimizer steps until the best accuracy of `{REFERENCE}` at its best learning rate is reached,
 seed by seed; a row of a start pass counts as a third of a training row. **steps saved**: percent of the steps that the
 reference itself needed; **time saved**: the same for seconds of training. {NEVER}: never reached; (2/3): reached with

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from ..errors import CommandError
+from ..files import write_text_atomically
+from .grid import Cell
+
+logger = logging.getLogger(__name__)
+
+BEGIN = '{"key": '
+"""How every line begins, a torn one too."""
+MEASURED = frozenset(("curve", "f1_macro", "seconds", "start_samples", "rows", "batch_rows", "machine"))
+"""What the line of a finished training holds besides key and settings; lines of some versions hold more."""
 
 
 def append_line(path: Path, record: Mapping[str, Any]) -> None:
@@ -29,34 +40,62 @@ def append_line(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def drop_torn_line(path: Path) -> None:
-    """Cut off a last line without an end, which a killed process or a full disk left."""
+    """Cut off a last line that a killed process or a full disk left unfinished; a whole one without end gets its end.
+
+    Raises:
+        CommandError: as `read_lines`; a file that is no file of results stays as it is.
+    """
     if not path.exists():
         return
+    read_lines(path)
     with path.open("rb+") as file:
         content = file.read()
         if content and not content.endswith(b"\n"):
-            file.truncate(content.rfind(b"\n") + 1)
+            start = content.rfind(b"\n") + 1
+            if _is_whole(content[start:].decode("utf-8", "replace")):
+                file.write(b"\n")
+            else:
+                file.truncate(start)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Read all whole lines of a file of results; a last line without an end is left out.
+    """Read all whole lines of a file of results; a last line that is torn is left out.
 
     Raises:
-        CommandError: a line in the middle is not JSON.
+        CommandError: the file cannot be read, or a line is no result.
     """
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        *lines, last = path.read_bytes().split(b"\n")
     except OSError as error:
         raise CommandError(f"{str(path)!r} could not be read: {error.strerror}.") from error
+    texts = [line.decode("utf-8", "replace") for line in (*lines, last)]
+    if not _is_whole(texts[-1]) and (not texts[-1] or BEGIN.startswith(texts[-1][: len(BEGIN)])):
+        texts.pop()
     records = []
-    for number, line in enumerate(lines[:-1], start=1):
-        try:
-            record = json.loads(line)
-            record["key"], record["settings"]
-        except (ValueError, TypeError, KeyError) as error:
-            raise CommandError(f"Line {number} of {str(path)!r} is not a result of `hf-lwal compare`.") from error
-        records.append(record)
+    for number, line in enumerate(texts, start=1):
+        if not _is_whole(line):
+            raise CommandError(
+                f"Line {number} of {str(path)!r} is not a result of `hf-lwal compare`: delete that line, or name "
+                "another file."
+            )
+        records.append(json.loads(line))
     return records
+
+
+def _is_whole(line: str) -> bool:
+    """Whether a line holds a result, or the error of a training that failed."""
+    try:
+        record = json.loads(line)
+        measured = "error" in record or (set(record) >= MEASURED and len(record["curve"]) > 1)
+        return measured and isinstance(record["key"], str) and _are_settings(record["settings"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return False
+
+
+def _are_settings(value: Any) -> bool:
+    """Whether a value says all that a cell is made of."""
+    names = {entry.name for entry in fields(Cell)}
+    return isinstance(value, dict) and names <= set(value) and isinstance(value["method"], dict)
 
 
 def finished_keys(records: Iterable[Mapping[str, Any]], structure: bool = False) -> set[str]:
@@ -81,10 +120,7 @@ def write_plan(results: Path, cells: Mapping[str, Mapping[str, Any]]) -> None:
         results: file of results.
         cells: key → settings.
     """
-    path = plan_path(results)
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(json.dumps({**read_plan(results), **cells}, indent=1) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    write_text_atomically(plan_path(results), json.dumps({**read_plan(results), **cells}, indent=1) + "\n")
 
 
 def read_plan(results: Path) -> dict[str, Any]:
@@ -92,5 +128,16 @@ def read_plan(results: Path) -> dict[str, Any]:
     path = plan_path(results)
     if not path.exists():
         return {}
-    plan: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return plan
+    try:
+        plan = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        plan = None
+    if isinstance(plan, dict) and all(map(_are_settings, plan.values())):
+        return plan
+    logger.warning(
+        "%s cannot be read, so it is not known what was planned: tables count the trainings in %s only, and the next "
+        "`hf-lwal compare` writes the plan anew.",
+        path,
+        results.name,
+    )
+    return {}

@@ -11,6 +11,7 @@ from datasets import Dataset
 from torch import Tensor
 from transformers import DataCollatorWithPadding, default_data_collator
 
+from ..pictures import rgb
 from .datasets import Data
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -97,7 +98,7 @@ def _with_tensors(labels: Sequence[int], tensors: Callable[[Sequence[int]], Mapp
 
 def _array(picture: Any, channels: int) -> np.ndarray:
     """(channels, height, width) uint8."""
-    values = np.asarray(picture.convert("L" if channels == 1 else "RGB"))
+    values = np.asarray(rgb(picture).convert("L" if channels == 1 else "RGB"))
     return values[None] if channels == 1 else values.transpose(2, 0, 1)
 
 
@@ -112,7 +113,7 @@ def _decoded_when_read(rows: Dataset, column: str, channels: int, size: int) -> 
     """Decode and scale pictures of any size when they are read."""
 
     def read(chosen: Sequence[int]) -> Tensor:
-        pictures = [picture.resize((size, size)) for picture in rows[chosen][column]]
+        pictures = [rgb(picture).resize((size, size)) for picture in rows[chosen][column]]
         return torch.from_numpy(np.stack([_array(picture, channels) for picture in pictures]))
 
     return read

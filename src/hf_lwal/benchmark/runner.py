@@ -50,8 +50,8 @@ def run_grid(
         One sentence for each cell that failed.
     """
     output.parent.mkdir(parents=True, exist_ok=True)
+    waiting = pending_cells(cells, output, structure)  # first: it refuses a file that is no file of results
     write_plan(output, {cell.key: cell.settings for cell in cells})
-    waiting = pending_cells(cells, output, structure)
     place = Place(output, data_root, vectors_folder(output) if structure else None)
     run = _in_this_process if processes == 1 else _in_workers
     errors = []

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Subset
 
 from ..errors import CommandError
+from ..files import write_text_atomically
 from ..hierarchy import cluster_names, group_distances, label_distances, reference_clusters
-from ..label_table_file import write_text_atomically
 from ..label_vectors import label_vectors
 from ..labels import rows_per_class
 from ..metrics import largest_correlation, mds_disparity, structure_correlation

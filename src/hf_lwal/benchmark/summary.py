@@ -161,12 +161,15 @@ class Table(NamedTuple):
         return next(found, None)
 
     def tuned(self, method: str) -> Entry:
-        """The method at the learning rate with the highest mean best accuracy; at its first where nothing ran.
+        """The method at the learning rate with the highest mean best accuracy; of equals at the smallest.
 
         Only rates with the most seeds count: one that was tried with a single seed may have been lucky.
         """
-        own = [entry for entry in self.entries if entry.method == method]
-        return max(own, key=lambda entry: (len(entry.runs), -1.0 if entry.best is None else entry.best.mean))
+
+        def rank(entry: Entry) -> tuple[int, float, float]:
+            return len(entry.runs), -1.0 if entry.best is None else entry.best.mean, -entry.learning_rate
+
+        return max((entry for entry in self.entries if entry.method == method), key=rank)
 
     @property
     def reference(self) -> Entry | None:
@@ -267,9 +270,3 @@ def _check_rows(table: Table) -> None:
             f"The lines of {table.setting} come from different rows (train, test): "
             f"{', '.join(map(str, sorted(seen)))}; keep them in separate files."
         )
-
-
-def best_of(entries: Iterable[Entry], measure: Callable[[Entry], MeanAndSd | None]) -> Entry | None:
-    """The entry with the highest mean, or None where nothing ran."""
-    ran = [entry for entry in entries if measure(entry) is not None]
-    return max(ran, key=lambda entry: -1.0 if (found := measure(entry)) is None else found.mean, default=None)

@@ -6,7 +6,6 @@ import math
 import os
 import platform
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -19,6 +18,7 @@ from ..comparison import embedded_model_path
 from ..heads import find_head
 from ..modeling_lwal import LwALPreTrainedModel
 from ..objectives.stock import stock_task
+from ..running_time import running_times
 from ..settings import apply_config
 from ..trainer import LwALTrainer
 from ..training_args import LwALTrainingArguments
@@ -35,7 +35,7 @@ EVALUATION_ROWS = 256
 
 
 class CellTrainer(LwALTrainer):
-    """`LwALTrainer` that knows what its evaluations cost, and can let the head learn faster than the rest.
+    """`LwALTrainer` that keeps its curve, and can let the head learn faster than the rest.
 
     Args:
         head_rate: multiple of the learning rate for the head.
@@ -49,7 +49,6 @@ class CellTrainer(LwALTrainer):
         super().__init__(**keywords)
         self.head_rate = head_rate
         self.on_accuracy = on_accuracy
-        self.evaluation_seconds = 0.0
         self.curve: list[tuple[int, float]] = []
         self.f1_macro = math.nan
 
@@ -66,12 +65,9 @@ class CellTrainer(LwALTrainer):
         return optimizer
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Evaluate, and note the accuracy and the seconds; work of the steps before is waited for first."""
+        """Evaluate, and note the accuracy; work of the steps before, which is no evaluation's, is waited for first."""
         synchronize()
-        started = time.perf_counter()
         numbers: dict[str, float] = super().evaluate(*args, **kwargs)
-        synchronize()
-        self.evaluation_seconds += time.perf_counter() - started
         self.curve.append((self.state.global_step, numbers["eval_accuracy"]))
         self.f1_macro = numbers["eval_f1_macro"]
         if self.on_accuracy is not None:
@@ -119,26 +115,23 @@ def run_cell(
     size = batch_rows(cell.batch_size, len(data.names))
     with tempfile.TemporaryDirectory() as folder:
         trainer = build_trainer(cell, model, rows, size, folder, on_accuracy)
-        summary = trainer.train().metrics
+        trainer.train()
+        times = running_times(trainer.state.log_history)
         if trainer.curve[-1][0] != trainer.state.global_step:
             trainer.evaluate()
     structure = {}
     if vectors_folder is not None:
         structure = {"structure": structure_of(cell, trainer, rows, data, data_root, vectors_folder)}
-    start: dict[str, Any] = next((entry for entry in trainer.state.log_history if "start_seconds" in entry), {})
-    refreshes = sum(entry.get("eval_refresh_seconds", 0.0) for entry in trainer.state.log_history)
-    start_seconds = float(start.get("start_seconds", 0.0))
-    whole = float(summary["train_runtime"])
     spec = model_spec(cell.model)
     return {
         "curve": [[step, round(accuracy, 6)] for step, accuracy in trainer.curve],
         "f1_macro": round(trainer.f1_macro, 6),
         "seconds": {
-            "training": round(whole - trainer.evaluation_seconds - refreshes - start_seconds, 3),
-            "with_evaluation": round(whole, 3),
-            "start": round(start_seconds, 3),
+            "training": round(times.training or 0.0, 3),
+            "with_evaluation": round(times.whole or 0.0, 3),
+            "start": round(times.start or 0.0, 3),
         },
-        "start_samples": int(start.get("start_samples", 0)),
+        "start_samples": times.start_samples or 0,
         "rows": {"train": len(data.train), "test": len(data.test)},
         "labels": len(data.names),
         "batch_rows": size,

@@ -1,4 +1,4 @@
-"""Choose learning rates with the first seed, so that the other seeds cost one training per method."""
+"""Choose learning rates with one seed each, so that the other seeds cost one training per method."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from .grid import Cell
 
 
 def first_seed(cells: Sequence[Cell]) -> list[Cell]:
-    """The cells with the seed that comes first."""
-    return [cell for cell in cells if cell.seed == cells[0].seed]
+    """The cells with the seed that comes first for their method and learning rate: each grid has its own seeds."""
+    seeds: dict[tuple[str, float], int] = {}
+    for cell in cells:
+        seeds.setdefault((_method(cell), cell.learning_rate), cell.seed)
+    return [cell for cell in cells if cell.seed == seeds[_method(cell), cell.learning_rate]]
 
 
 def at_best_rate(cells: Sequence[Cell], records: Iterable[Mapping[str, Any]]) -> list[Cell]:
-    """The cells of the other seeds, each method only at the learning rate at which the first seed was best.
+    """The other cells, each method only at the learning rate at which the first seed was best; of equals the smaller.
 
     Args:
         cells: all of a grid.
@@ -29,13 +32,18 @@ def at_best_rate(cells: Sequence[Cell], records: Iterable[Mapping[str, Any]]) ->
         for record in records
         if "error" not in record
     }
-    rates: dict[str, float] = {}
-    best: dict[str, float] = {}
-    for cell in first_seed(cells):
-        accuracy = accuracies.get(cell.key, -1.0)
-        if accuracy > best.get(_method(cell), -1.0):
-            best[_method(cell)], rates[_method(cell)] = accuracy, cell.learning_rate
-    return [cell for cell in cells if cell.seed != cells[0].seed and cell.learning_rate == rates.get(_method(cell))]
+    tried = first_seed(cells)
+    best: dict[str, tuple[float, float]] = {}
+    for cell in tried:
+        if cell.key in accuracies:
+            found = (accuracies[cell.key], -cell.learning_rate)
+            best[_method(cell)] = max(found, best.get(_method(cell), found))
+    done = {cell.key for cell in tried}
+    return [
+        cell
+        for cell in cells
+        if cell.key not in done and _method(cell) in best and cell.learning_rate == -best[_method(cell)][1]
+    ]
 
 
 def _method(cell: Cell) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import CommandError
 from ..flags import argument, option
+from .writing import writing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -62,7 +63,8 @@ def run(options: CardOptions) -> int:
     vectors, names = None, []
     if isinstance(model, LwALPreTrainedModel):
         vectors, names = model.label_table.label_vectors.detach(), list(model.config.label_names.values())
-    write_card(folder, facts, vectors, names, files=files)
+    with writing(folder):
+        write_card(folder, facts, vectors, names, files=files)
     print(f"Written: {folder / 'README.md'}")
     return 0
 

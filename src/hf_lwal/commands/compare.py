@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import CommandError
 from ..flags import option
+from .writing import check_output_file, writing
 
 if TYPE_CHECKING:
-    from ..benchmark.grid import Grid
+    from ..benchmark.grid import Cell, Grid
 
 OVERRIDES = {
     "method": "methods",
@@ -59,7 +60,8 @@ class CompareOptions:
         False, "also measure how far label distances agree with WordNet or known groups, and keep the label vectors"
     )
     tune_first: bool = option(
-        False, "choose each method's learning rate with the first seed; the other seeds run at that rate only"
+        False,
+        "choose each method's learning rate with its grid's first seed; the other seeds run at that rate only",
     )
     dry_run: bool = option(False, "list the trainings that are missing, note them as planned, and run none")
 
@@ -67,27 +69,34 @@ class CompareOptions:
 def run(options: CompareOptions) -> int:
     """Run the grid; returns the exit code, 1 where a training failed."""
     from ..benchmark.grid import unique_cells
-    from ..benchmark.results import read_lines, write_plan
-    from ..benchmark.runner import pending_cells, run_grid
-    from ..benchmark.tuning import at_best_rate, first_seed
 
     if options.processes < 1:
         raise CommandError(f"--processes must be above 0, got {options.processes}.")
     if options.data_root is not None and not Path(options.data_root).expanduser().is_dir():
         raise CommandError(f"--data-root: there is no folder {options.data_root!r}.")
     cells = unique_cells(chosen_grids(options), options.data_root)
-    output = Path(options.output).expanduser()
+    output = check_output_file(options.output)
     if options.structure:
         from ..benchmark.structure import check_structure
 
         check_structure((cell.dataset for cell in cells), options.data_root)
+    with writing(output):
+        return _run_cells(cells, output, options)
+
+
+def _run_cells(cells: list[Cell], output: Path, options: CompareOptions) -> int:
+    """Run the cells, or list them; returns the exit code."""
+    from ..benchmark.results import read_lines, write_plan
+    from ..benchmark.runner import pending_cells, run_grid
+    from ..benchmark.tuning import at_best_rate, first_seed
+
     every = cells
     if options.tune_first:
         cells = first_seed(every)
     if options.dry_run:
         output.parent.mkdir(parents=True, exist_ok=True)
-        write_plan(output, {cell.key: cell.settings for cell in cells})
         waiting = pending_cells(cells, output, options.structure)
+        write_plan(output, {cell.key: cell.settings for cell in cells})
         for cell in waiting:
             print(cell)
         print(f"{len(waiting)} of {len(cells)} trainings are missing in {output}.")
@@ -124,7 +133,7 @@ def chosen_grids(options: CompareOptions) -> list[Grid]:
 def overrides(options: CompareOptions, grid: Grid) -> dict[str, Any]:
     """Settings that flags give, for one grid."""
     given = {setting: getattr(options, flag) for flag, setting in OVERRIDES.items()}
-    values = {setting: value for setting, value in given.items() if value}
+    values = {setting: value for setting, value in given.items() if value is not None}
     if "methods" in values:
         values["methods"] = parsed_methods(values["methods"], grid.methods)
     if options.steps is not None or options.epochs is not None:

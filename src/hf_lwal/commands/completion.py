@@ -6,10 +6,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import CommandError
-from ..flags import Parser, argument
+from ..flags import Parser, argument, takes_truth
+from .train_checks import MEASURED
 
-TAKE_FILES = ("config", "data", "file", "inputs", "model", "output_dir", "test_data", "validation_data")
+TAKE_FILES = (
+    *("config", "data", "dataset", "deepspeed", "file", "folder", "fsdp_config", "grid", "inputs", "model"),
+    *("output", "output_dir", "results", "test_data", "validation_data"),
+)
 """Options after which the shell completes names of files."""
+TAKE_FOLDERS = ("data_root",)
+"""Options after which it completes names of folders."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,37 @@ def script(parser: Parser, shell: str) -> str:
         import shtab
     except ImportError as error:
         raise CommandError('Completion needs shtab: pip install "hf-lwal[completion]".') from error
+    values = known_values()
     for action in parser.every_action():
         if action.dest in TAKE_FILES:
             action.complete = shtab.FILE  # type: ignore[attr-defined]
+        elif action.dest in TAKE_FOLDERS:
+            action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+        elif action.choices is None:
+            # Offered, and not the only ones: the parser is used for nothing else.
+            action.choices = ("true", "false") if takes_truth(action) else values.get(action.dest)
     return str(shtab.complete(parser, shell))
+
+
+def known_values() -> dict[str, tuple[str, ...]]:
+    """Values that options know besides others, such as names of methods."""
+    from ..benchmark.grid import OPTIMIZERS
+    from ..benchmark.grid import PRESETS as GRIDS
+    from ..benchmark.methods import METHODS
+    from ..objectives import OBJECTIVES
+    from ..presets import PRESETS
+
+    return {
+        "label_method": tuple(OBJECTIVES),
+        "lwal_preset": tuple(PRESETS),
+        "lwal_space": ("features", "embeddings"),
+        "lwal_init": ("class_means", "one_hot"),
+        "lwal_initial_head": ("whitened", "class_means", "random"),
+        "lwal_scale": ("auto",),
+        "lwal_eval_refresh": ("auto", "no", "evaluate", "epoch"),
+        "lwal_class_weights": ("balanced",),
+        "metric_for_best_model": MEASURED,
+        "preset": GRIDS,
+        "method": tuple(METHODS),
+        "optimizer": tuple(OPTIMIZERS),
+    }

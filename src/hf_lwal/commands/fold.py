@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CommandError
+from ..files import staged
 from ..flags import argument, option
+from .writing import check_output_folder, writing
 
 if TYPE_CHECKING:
     from ..modeling_lwal import LwALPreTrainedModel
@@ -33,14 +31,14 @@ class FoldOptions:
     model: str = argument("folder or Hub name of a model with a label table")
     inputs: str | None = option(
         None,
-        "real inputs to compare and to fit probabilities on: a text file with one text per line, an image or a folder "
-        "of images; default: random inputs",
+        "real inputs to compare and to fit probabilities on, read as `hf-lwal predict --file` does: a text file with "
+        "one text per line, a table, or images or sounds or a folder of them; default: random inputs",
     )
     onnx: bool = option(False, "also write onnx/model.onnx, compared with onnxruntime")
 
     def check(self) -> None:
         """Raise for paths that cannot be used and extras that are missing, before the long work."""
-        output = Path(self.output)
+        output = check_output_folder(self.output)
         if output.exists() and not (output.is_dir() and not any(output.iterdir())):
             raise CommandError(f"--output: {self.output!r} exists already; name a new folder.")
         if self.inputs is not None and not Path(self.inputs).exists():
@@ -86,7 +84,7 @@ def _write(
 
     stock, report = fold_with_report(model, batches, add_bias=options.onnx)
     largest = None
-    with quiet(), _new_folder(Path(options.output)) as folder:
+    with writing(options.output), quiet(), staged(Path(options.output).expanduser()) as folder:
         if model.head_module.bias is not None:
             stock.save_pretrained(folder)
         if processor is not None:
@@ -95,20 +93,6 @@ def _write(
             example = (batches or random_batches(model, BATCH_SIZE))[0]
             largest = export_onnx(stock, folder / ONNX_FOLDER, on_device(example, model))
     return str(report), largest
-
-
-@contextmanager
-def _new_folder(output: Path) -> Iterator[Path]:
-    """A folder under a temporary name, renamed to ``output`` at the end and removed after an error."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=output.parent, prefix=f".{output.name}."))
-    try:
-        yield temporary
-        temporary.chmod(0o755)
-        os.replace(temporary, output)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
 
 
 def _load(name: str) -> LwALPreTrainedModel:
@@ -145,26 +129,30 @@ def _batches(model: LwALPreTrainedModel, processor: Any, options: FoldOptions) -
 
     if processor is None:
         raise CommandError(f"--inputs needs a tokenizer or processor, but {options.model!r} holds none.")
-    rows = _rows(Path(str(options.inputs)), model.task)
+    rows = _rows(str(options.inputs), model.task, processor)
     if not rows:
         raise CommandError(f"--inputs: {options.inputs!r} holds no {model.task}.")
     for start in range(0, len(rows), BATCH_SIZE):
         yield prepare(model, rows[start : start + BATCH_SIZE], processor)
 
 
-def _rows(path: Path, task: str) -> list[Any]:
-    if task == "audio":
-        raise CommandError("--inputs reads texts and images; for sounds use model.fold(inputs=batches) in Python.")
-    if task == "text":
-        try:
-            return [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-        except (OSError, UnicodeDecodeError) as error:
-            raise CommandError(f"--inputs: {str(path)!r} is not a text file in UTF-8: {error}.") from error
-    from PIL import Image, UnidentifiedImageError
+def _rows(path: str, task: str, processor: Any) -> list[Any]:
+    """What ``hf-lwal predict`` would classify; missing cells and unreadable files are left out and said so."""
+    from .predict_inputs import Wanted, loader, read_inputs, say
 
-    endings = Image.registered_extensions()
-    files = [path] if path.is_file() else sorted(entry for entry in path.rglob("*") if entry.suffix.lower() in endings)
-    try:
-        return [Image.open(file).convert("RGB") for file in files]
-    except UnidentifiedImageError as error:
-        raise CommandError(f"--inputs: {error}.") from error
+    found, faults, read = [], [], loader(task, processor)
+    for entry in read_inputs([path], task, Wanted(), say, file=True):
+        try:
+            if entry.value is not None:
+                found.append(read(entry.value))
+        except ValueError as error:
+            faults.append(f"{entry.place} cannot be read: {error}")
+        except ImportError as error:
+            raise CommandError(f"--inputs: {error}.") from error
+    if faults and not found:
+        raise CommandError(f"--inputs: {faults[0]}.")
+    for fault in faults:
+        say(f"{fault}; it is left out")
+    if any(isinstance(value, dict) for value in found):
+        raise CommandError(f"--inputs: {path!r} holds pairs of texts; name a file of single texts.")
+    return found

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import CommandError
+from ..files import staged, write_text_atomically
 from ..flags import argument, option
-from ..label_table_file import write_text_atomically
+from .writing import check_output_folder, writing
 
 if TYPE_CHECKING:
     from .hierarchy_inputs import Labels
@@ -59,8 +60,7 @@ class HierarchyOptions:
             raise CommandError("--wordnet and --senses belong to a comparison: add --reference wordnet.")
         if self.group_column and not self.dataset:
             raise CommandError("--group-column is a column of a data set: name it with --dataset.")
-        if Path(self.output).exists() and not Path(self.output).is_dir():
-            raise CommandError(f"--output must be a folder, but {self.output!r} is a file.")
+        check_output_folder(self.output)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Reference:
 def run(options: HierarchyOptions) -> int:
     """Read, compare, draw and write; returns the exit code."""
     options.check()
-    from ..hierarchy import label_distances, nearest_labels
+    from ..hierarchy import label_distances, neighbourhood
     from ..plots import require_matplotlib
     from ..wordnet import WordNetMissingError
     from .hierarchy_inputs import read_labels
@@ -90,15 +90,13 @@ def run(options: HierarchyOptions) -> int:
         require_matplotlib()
         labels = read_labels(options)
         reference = find_reference(options, labels)
-        distances = label_distances(labels.vectors, options.metric)
-        nearest = nearest_labels(distances, labels.names, options.top_k)
-        measures = measure(distances, reference)
-        pictures = draw(options, labels, labels.groups if reference is None else reference.groups)
+        nearest = neighbourhood(labels.vectors, options.top_k, options.metric).of(labels.names)
+        measures = {} if reference is None else measure(label_distances(labels.vectors, options.metric), reference)
+        with writing(options.output), staged(Path(options.output).expanduser()) as folder:
+            pictures = draw(options, folder, labels, labels.groups if reference is None else reference.groups)
+            _write_tables(folder, options, labels, nearest, {**measures, **(reference.facts if reference else {})})
     except (ImportError, ValueError, WordNetMissingError) as error:
         raise CommandError(str(error)) from error
-    _write_tables(
-        Path(options.output), options, labels, nearest, {**measures, **(reference.facts if reference else {})}
-    )
     for line in summary(labels, nearest, measures, reference):
         print(line)
     print(f"Written to {options.output}: {', '.join([*pictures, 'nearest_labels.csv', 'hierarchy.json'])}")
@@ -129,12 +127,10 @@ def find_reference(options: HierarchyOptions, labels: Labels) -> Reference | Non
     return Reference(distances, cluster_names(reference_clusters(distances), labels.names), facts)
 
 
-def measure(distances: NDArray[np.float64], reference: Reference | None) -> dict[str, float]:
+def measure(distances: NDArray[np.float64], reference: Reference) -> dict[str, float]:
     """Structure correlation and, for a reference with more than two levels, disparity of the maps."""
     from ..metrics import largest_correlation, mds_disparity, structure_correlation
 
-    if reference is None:
-        return {}
     measures = {
         "structure_correlation": structure_correlation(distances, reference.distances),
         "largest_correlation": largest_correlation(reference.distances),
@@ -144,12 +140,11 @@ def measure(distances: NDArray[np.float64], reference: Reference | None) -> dict
     return measures
 
 
-def draw(options: HierarchyOptions, labels: Labels, groups: list[str | None] | None) -> list[str]:
+def draw(options: HierarchyOptions, folder: Path, labels: Labels, groups: list[str | None] | None) -> list[str]:
     """Write the three pictures; returns their file names."""
     from ..plots import plot_dendrogram, plot_label_distances, plot_label_map
 
-    folder, kind = Path(options.output), options.format
-    files = [f"{name}.{kind}" for name in ("dendrogram", "distances", "map")]
+    files = [f"{name}.{options.format}" for name in ("dendrogram", "distances", "map")]
     plot_dendrogram(labels.vectors, labels.names, folder / files[0], groups, options.metric)
     plot_label_distances(labels.vectors, labels.names, folder / files[1], options.metric)
     plot_label_map(labels.vectors, labels.names, folder / files[2], groups, options.metric)

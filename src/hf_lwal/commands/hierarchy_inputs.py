@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..comparison import attach_images, load_part, load_processing_class, tokenize
 from ..data.sources import encode_labels, find_columns, load_splits
+from ..data.usable import usable
 from ..errors import CommandError
 
 if TYPE_CHECKING:
@@ -150,7 +151,11 @@ def _training_rows(options: HierarchyOptions) -> tuple[Dataset, Columns]:
     """The training split with its labels as ids in the column "label"."""
     splits = load_splits(str(options.dataset))
     columns = find_columns(splits["train"].features, options.text_column, options.label_column)
-    return encode_labels(splits, columns.label)["train"], columns
+    if columns.kind == "audio":
+        raise CommandError(f"{options.dataset!r} holds sounds; class means are taken of texts and images.")
+    return encode_labels(usable(splits, columns, named=options.text_column is not None), columns.label)[
+        "train"
+    ], columns
 
 
 def _in_model_order(rows: Dataset, names: list[str]) -> Dataset:

@@ -7,21 +7,40 @@ import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CommandError
+from ..files import write_text_atomically
 from ..flags import argument, option
-from ..label_table_file import write_text_atomically
-from .train_data import Rows, load_rows, ready
-from .train_flags import build_arguments, training_values
-from .train_model import Start, build_model, choose_start
+from .train_checks import check_given, rehearse
+from .train_data import Rows, fit_tokenizer, load_rows, ready
+from .train_flags import DEFAULTS, build_arguments, training_values
+from .train_model import Start, build_model, check_max_length, choose_start
+from .train_resume import check_same_model, in_order_of_checkpoint, logging_steps_of
 
 if TYPE_CHECKING:
+    from transformers import TrainerCallback
+
     from ..trainer import LwALTrainer
 
 CONTROL = "control"
 """Folder, inside the output folder, of the control."""
+SETTINGS = "train.yaml"
+"""File, inside the output folder, with the settings."""
+NOT_SETTINGS = (
+    "resume",
+    "overwrite",
+    "config",
+    "hub_token",
+    "resume_from_checkpoint",
+    "run_name",
+    "remove_unused_columns",
+)
+"""What trains nothing else, or concerns one run only; the file goes to the Hub with a push."""
+PATHS = ("data", "model", "validation_data", "test_data", "output_dir", "label_static_model")
+"""Settings that may be places on this machine."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +72,9 @@ class TrainOptions:
     validation_share: float = option(
         0.1, "part of the training rows of every label that is set apart where there is no validation split"
     )
+    test_share: float = option(
+        0.0, "part of the training rows of every label that is set apart to measure on where there is no test split"
+    )
     max_length: int | None = option(
         None, "tokens of a text beyond this number are cut off; default: the model's limit, at most 512"
     )
@@ -75,8 +97,19 @@ class TrainOptions:
             )
         if not 0.0 < self.validation_share < 1.0:
             raise CommandError(f"--validation-share must be between 0 and 1, got {self.validation_share}.")
+        if not 0.0 <= self.test_share < 1.0:
+            raise CommandError(f"--test-share must be 0 for none, or between 0 and 1, got {self.test_share}.")
+        if self.test_share > 0.0 and self.test_data is not None:
+            raise CommandError("--test-share sets rows apart and --test-data names others: give one of them.")
         if self.max_length is not None and self.max_length < 1:
             raise CommandError(f"--max-length must be above 0, got {self.max_length}.")
+        if self.embedding_dim is not None:
+            from ..auto import resolved_embedding_dim
+
+            try:
+                resolved_embedding_dim(self.embedding_dim, 2, None)  # no data has fewer labels
+            except ValueError as error:
+                raise CommandError(f"--embedding-dim: {error}") from error
         if self.resume and self.overwrite:
             raise CommandError("--resume continues and --overwrite starts anew: give one of them.")
 
@@ -92,6 +125,7 @@ class Job:
     embedding_dim: str | None
     max_length: int | None
     resume: bool
+    checkpoint: str | None = None
 
     @property
     def output(self) -> Path:
@@ -101,20 +135,29 @@ class Job:
 
 def run(options: TrainOptions) -> int:
     """Train, measure and write everything; returns the exit code."""
+    from ..settings import knows_its_labels
     from .train_report import report
 
     options.check()
-    output = Path(options.more.get("output_dir") or default_output(options.data))
+    check_given(options.more)
+    output = Path(options.more.get("output_dir") or default_output(options.data)).expanduser()
     resume = options.resume or options.more.get("resume_from_checkpoint") is not None
     check_output(output, resume or options.overwrite)
+    rehearse(build_arguments(training_values(options.more, from_scratch=False) | {"output_dir": str(output)}))
     job = _prepare(options, output, resume)
     main = build_trainer(job, job.values)
+    if job.checkpoint is not None:
+        check_same_model(job.checkpoint, main.core_model)
+    if options.control and knows_its_labels(main.core_model):
+        raise CommandError(
+            f"--control trains a fresh one-hot head, but {options.model!r} has label vectors of these labels already, "
+            "which are no fair start: give the model that it was trained from with --model, or leave --control out."
+        )
     say(*_introduction(job), *(f"Note: {note}." for note in job.rows.notes))
-    if options.overwrite:
-        _forget_checkpoints(output)
-    _write_settings(options, job)
+    main.add_callback(_at_begin(options, job))
     try:
-        trained = {"LwAL": _train(main, job)}
+        method = main.lwal_settings.label_method
+        trained = {"LwAL" if method == "lwal" else method: _train(main, job)}
         if options.control:
             say("", "Control: a one-hot head started from class means, the same steps.")
             values = control_values(job.values)
@@ -140,11 +183,16 @@ def check_output(output: Path, allowed: bool) -> None:
     if output.exists() and not output.is_dir():
         raise CommandError(f"--output-dir must be a folder, but {str(output)!r} is a file.")
     first_process = os.environ.get("RANK", "0") == "0"  # the others may find what the first has written already
-    if first_process and not allowed and output.is_dir() and any(output.iterdir()):
+    if first_process and not allowed and output.is_dir() and any(map(_is_of_a_training, output.iterdir())):
         raise CommandError(
             f"The folder {str(output)!r} is not empty: add --resume to continue the training in it, --overwrite to "
             "start anew, or choose another --output-dir."
         )
+
+
+def _is_of_a_training(path: Path) -> bool:
+    """Whether something is lost with a file: settings and hidden files of a start that failed are not."""
+    return path.name != SETTINGS and not path.name.startswith(".")
 
 
 def _prepare(options: TrainOptions, output: Path, resume: bool) -> Job:
@@ -158,13 +206,34 @@ def _prepare(options: TrainOptions, output: Path, resume: bool) -> Job:
         pair_column=options.pair_column,
         label_column=options.label_column,
         validation_share=options.validation_share,
+        test_share=options.test_share,
         seed=seed,
     )
+    checkpoint = _checkpoint(output, options) if resume else None
+    if checkpoint is not None:
+        rows = in_order_of_checkpoint(rows, checkpoint)
     start = choose_start(options.model, rows)
     values = training_values(options.more, from_scratch=start.path is None) | {"output_dir": str(output)}
-    if rows.columns.kind == "image":
-        values["remove_unused_columns"] = False  # pixels are made from the other columns when they are read
-    return Job(options.data, rows, start, values, options.embedding_dim, options.max_length, resume)
+    if rows.columns.kind != "text":
+        values["remove_unused_columns"] = False  # pixels and waves are made from the other columns when they are read
+    check_max_length(options.max_length, start, rows)
+    return Job(options.data, rows, start, values, options.embedding_dim, options.max_length, resume, checkpoint)
+
+
+def _checkpoint(output: Path, options: TrainOptions) -> str | None:
+    """The checkpoint that --resume-from-checkpoint names, or the newest complete one."""
+    from ..checkpoints import last_complete_checkpoint, what_is_missing
+
+    named = options.more.get("resume_from_checkpoint")
+    if named is None or str(named).lower() == "true":
+        return last_complete_checkpoint(output)
+    fault = what_is_missing(Path(named)) if Path(named).is_dir() else "there is no such folder"
+    if fault is not None:
+        raise CommandError(
+            f"--resume-from-checkpoint: {named!r} cannot be continued from, because {fault}: --resume takes the "
+            "newest complete checkpoint of the output folder."
+        )
+    return str(named)
 
 
 def build_trainer(job: Job, values: Mapping[str, Any]) -> LwALTrainer:
@@ -179,6 +248,7 @@ def build_trainer(job: Job, values: Mapping[str, Any]) -> LwALTrainer:
     arguments = build_arguments(values)
     model = build_model(job.start, job.rows, job.embedding_dim, arguments.seed)
     part = job.start.processing_class
+    fit_tokenizer(model, part, job.max_length)
     try:
         trainer = LwALTrainer(
             model=model,
@@ -197,7 +267,7 @@ def build_trainer(job: Job, values: Mapping[str, Any]) -> LwALTrainer:
 def control_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """The training arguments of the control: the same budget and schedule, other labels, never pushed."""
     own = {name for name in values if name.startswith("lwal_") and name != "lwal_class_weights"}
-    own |= {"label_weight", "label_temperature", "resume_from_checkpoint"}
+    own |= {"label_weight", "label_temperature", "label_lwr_every", "label_static_model", "resume_from_checkpoint"}
     same = {name: value for name, value in values.items() if name not in own}
     return {
         **same,
@@ -215,7 +285,12 @@ def _train(trainer: LwALTrainer, job: Job) -> LwALTrainer:
     from ..checkpoints import last_complete_checkpoint
 
     output = trainer.args.output_dir
-    checkpoint = trainer.args.resume_from_checkpoint or (last_complete_checkpoint(output) if job.resume else None)
+    checkpoint = job.checkpoint
+    if Path(output) != job.output:  # the control has its own
+        checkpoint = last_complete_checkpoint(output) if job.resume else None
+    if checkpoint is not None and trainer.args.logging_steps == DEFAULTS["logging_steps"]:
+        # As transformers stored it; it would warn that the share of our default is another number.
+        trainer.args.logging_steps = logging_steps_of(checkpoint) or trainer.args.logging_steps
     if job.resume:
         say(f"Continuing from {checkpoint}." if checkpoint else f"No checkpoint in {output} yet: starting anew.")
     try:
@@ -243,6 +318,23 @@ def _introduction(job: Job) -> list[str]:
     ]
 
 
+def _at_begin(options: TrainOptions, job: Job) -> TrainerCallback:
+    """What writes the settings, and deletes old checkpoints, once the training is really about to begin.
+
+    Until then, a training that is refused, for example since another one runs in the folder, leaves it as it is.
+    """
+    from transformers import TrainerCallback, TrainerState
+
+    class AtBegin(TrainerCallback):
+        def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+            if state.is_world_process_zero:
+                if options.overwrite:
+                    _forget_checkpoints(job.output)
+                _write_settings(options, job)
+
+    return AtBegin()
+
+
 def _forget_checkpoints(output: Path) -> None:
     """Delete the checkpoints of an earlier training: a later --resume would continue from them."""
     for folder in (output, output / CONTROL):
@@ -252,17 +344,37 @@ def _forget_checkpoints(output: Path) -> None:
 
 
 def _write_settings(options: TrainOptions, job: Job) -> None:
-    """Write ``train.yaml``: ``hf-lwal train`` with it trains the same again."""
+    """Write ``train.yaml``: ``hf-lwal train`` with it, from the same folder, trains the same again."""
     import yaml
 
     own = {entry.name: getattr(options, entry.name) for entry in fields(options) if entry.metadata.get("flag", True)}
-    once = ("resume", "overwrite", "config", "hub_token", "resume_from_checkpoint")
-    settings = {name: value for name, value in {**own, **job.values}.items() if value is not None and name not in once}
-    settings.pop("remove_unused_columns", None)
-    if os.environ.get("RANK", "0") != "0":
-        return
+    settings = {name: _plain(value) for name, value in {**own, **job.values}.items() if value is not None}
+    kept = {name: portable(value) if name in PATHS else value for name, value in settings.items()}
+    kept = {name: value for name, value in kept.items() if name not in NOT_SETTINGS}
     job.output.mkdir(parents=True, exist_ok=True)
-    write_text_atomically(job.output / "train.yaml", yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
+    write_text_atomically(job.output / SETTINGS, yaml.safe_dump(kept, sort_keys=False, allow_unicode=True))
+
+
+def _plain(value: Any) -> Any:
+    """A value as YAML knows it: some of transformers' are enumerations."""
+    if isinstance(value, Enum):
+        return value.value
+    return [_plain(entry) for entry in value] if isinstance(value, list) else value
+
+
+def portable(value: str) -> str:
+    """A place on this machine as seen from the working folder, so that no file tells where a user keeps things.
+
+    >>> portable("clinc150"), portable("rows.csv"), portable(os.path.abspath("data/rows.csv"))
+    ('clinc150', 'rows.csv', 'data/rows.csv')
+    """
+    path = Path(value)
+    if not path.is_absolute():
+        return value
+    home = Path.home()
+    if path.is_relative_to(home) and not path.is_relative_to(Path.cwd()):
+        return str(Path("~") / path.relative_to(home))
+    return os.path.relpath(path)
 
 
 def say(*lines: str) -> None:

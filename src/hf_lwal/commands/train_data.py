@@ -9,21 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..comparison import attach_images
-from ..data.sources import Columns, encode_labels, find_columns, load_splits
+from ..data.columns import Columns, find_columns, pair_columns
+from ..data.label_names import encode_labels
+from ..data.media import undecoded
+from ..data.sources import load_splits
+from ..data.usable import usable
 from ..errors import CommandError
+from ..sounds import read_sound
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict, Features
-
-PAIRS = (
-    ("sentence1", "sentence2"),
-    ("premise", "hypothesis"),
-    ("question1", "question2"),
-    ("question", "sentence"),
-    ("text1", "text2"),
-    ("text_a", "text_b"),
-)
-"""Columns that usual data sets of sentence pairs have; GLUE's among them."""
+    from torch import nn
 
 VALIDATION_SPLITS = ("validation", "valid", "dev", "validation_matched")
 LONGEST = 512
@@ -52,6 +48,7 @@ def load_rows(
     pair_column: str | None = None,
     label_column: str | None = None,
     validation_share: float = 0.1,
+    test_share: float = 0.0,
     seed: int = 0,
 ) -> Rows:
     """Load a data set and decide which rows train, which choose the checkpoint and which measure.
@@ -64,27 +61,30 @@ def load_rows(
         pair_column: column with the second text of a pair, or None to find it.
         label_column: column with the label, or None to find it.
         validation_share: part of the training rows that choose the checkpoint where there is no validation split.
+        test_share: part of the training rows that measure where there is no test split; 0 for none.
         seed: chooses those rows.
     """
-    splits = load_splits(data)
+    notes: list[str] = []
+    splits = load_splits(data, notes.append)
     for name, path in (("validation", validation_data), ("test", test_data)):
         if path is not None:
-            splits[name] = _called(_only_split(path), name)
+            splits[name] = _called(_only_split(path, notes), name)
     columns, second = choose_columns(splits["train"].features, text_column, pair_column, label_column)
-    notes: list[str] = []
-    splits = _usable(splits, [columns.input, *([second] if second else [])], columns, notes)
-    splits = encode_labels(splits, columns.label)
+    splits = usable(splits, columns, notes.append, second, named=text_column is not None)
+    splits = encode_labels(splits, columns.label, notes.append)
     splits = _labelled(splits, notes)
     names = splits["train"].features["label"].names
     if len(names) < 2:
         raise CommandError(f"Column {columns.label!r} has only one label, {names[0]!r}: nothing to tell apart.")
+    if test_share > 0.0 and "test" not in splits:
+        splits["train"], splits["test"] = _set_apart(splits["train"], "test", test_share, seed, notes)
     train, validation = _with_validation(splits, validation_share, seed, notes)
     return Rows(train, validation, splits.get("test"), names, columns, second, tuple(notes))
 
 
-def _only_split(path: str) -> Dataset:
+def _only_split(path: str, notes: list[str]) -> Dataset:
     """The rows of a file or folder that has one split."""
-    splits = load_splits(path)
+    splits = load_splits(path, notes.append)
     if len(splits) > 1:
         raise CommandError(f"{path!r} has the splits {', '.join(map(str, splits))}, but one was expected here.")
     return splits["train"]
@@ -104,50 +104,11 @@ def choose_columns(
     if pair_column is not None and pair_column not in features:
         raise CommandError(f"--pair-column: there is no column {pair_column!r}; there are {', '.join(features)}.")
     if text_column is None and pair_column is None:
-        pair = next((pair for pair in PAIRS if all(column in features for column in pair)), None)
-        text_column, pair_column = pair or (None, None)
+        text_column, pair_column = pair_columns(features) or (None, None)
     columns = find_columns(features, text_column, label_column)
-    if columns.kind == "image" and pair_column is not None:
-        raise CommandError(f"--pair-column: the input column {columns.input!r} holds images, which come without pair.")
-    for column in (columns.input, pair_column) if columns.kind == "text" else ():
-        if column is not None and "string" not in str(getattr(features[column], "dtype", "")):
-            raise CommandError(f"Column {column!r} is of type {features[column]}, but texts or images are needed.")
+    if columns.kind != "text" and pair_column is not None:
+        raise CommandError(f"--pair-column: the input column {columns.input!r} holds {columns.kind}, without pairs.")
     return columns, pair_column
-
-
-def _usable(splits: DatasetDict, inputs: Sequence[str], columns: Columns, notes: list[str]) -> DatasetDict:
-    """Leave out splits without the columns, and rows without input."""
-    from datasets import DatasetDict
-
-    kept = {}
-    for name, rows in splits.items():
-        missing = [column for column in (*inputs, columns.label) if column not in rows.column_names]
-        if missing:
-            notes.append(f"split {name!r} is left out: it has no column {missing[0]!r}")
-            continue
-        empty = np.zeros(len(rows), dtype=bool)
-        for column in inputs:
-            empty |= rows.data.column(column).is_null().to_numpy()
-        if empty.any():
-            notes.append(f"{empty.sum():,} rows of split {name!r} without input are left out")
-            rows = rows.select(np.flatnonzero(~empty))
-        kept[name] = rows
-    return _same_labels(DatasetDict(kept), columns.label)
-
-
-def _same_labels(splits: DatasetDict, column: str) -> DatasetDict:
-    """Turn labels back into names where splits number them differently, as image folders of unlike labels do."""
-    from datasets import ClassLabel
-
-    features = [rows.features[column] for rows in splits.values()]
-    if all(feature == features[0] for feature in features):
-        return splits
-    for name, rows in splits.items():
-        feature = rows.features[column]
-        if isinstance(feature, ClassLabel):
-            names = [None if label is None else feature.int2str(label) for label in rows[column]]
-            splits[name] = rows.remove_columns(column).add_column(column, names)
-    return splits
 
 
 def _labelled(splits: DatasetDict, notes: list[str]) -> DatasetDict:
@@ -155,7 +116,7 @@ def _labelled(splits: DatasetDict, notes: list[str]) -> DatasetDict:
     for name in list(splits):
         labels = splits[name].unique("label")
         if name != "train" and (not labels or any(label is None or label < 0 for label in labels)):
-            notes.append(f"split {name!r} is left out: not all of its rows have a label")
+            notes.append(f"split {name!r} is left out: none of its rows has a label")
             del splits[name]
     return splits
 
@@ -166,18 +127,23 @@ def _with_validation(splits: DatasetDict, share: float, seed: int, notes: list[s
     for name in VALIDATION_SPLITS:
         if name in splits:
             return train, splits[name]
+    return _set_apart(train, "validation", share, seed, notes)
+
+
+def _set_apart(train: Dataset, name: str, share: float, seed: int, notes: list[str]) -> tuple[Dataset, Dataset]:
+    """The training rows without a share of every class, and that share as a split of its own."""
     chosen = validation_indices(train["label"][:], share, seed)
     if not chosen:
         raise CommandError(
-            f"There is no validation split, and none can be made: every label has a single row ({len(train)} rows). "
-            "Give one with --validation-data."
+            f"There is no {name} split, and none can be made: every label has a single row ({len(train)} rows). "
+            f"Give one with --{name}-data."
         )
     rest = np.setdiff1d(np.arange(len(train)), chosen)
     notes.append(
-        f"no validation split: {len(chosen):,} of {len(train):,} training rows are set apart as one, "
+        f"no {name} split: {len(chosen):,} of {len(train):,} training rows are set apart as one, "
         f"{100 * share:g} % of every label"
     )
-    return train.select(rest), _called(train.select(chosen), "validation")
+    return train.select(rest), _called(train.select(chosen), name)
 
 
 def _called(rows: Dataset, split: str) -> Dataset:
@@ -211,6 +177,27 @@ def validation_indices(labels: Sequence[int], share: float, seed: int) -> list[i
     return sorted(int(row) for row in order[place < wanted[ids[order]]])
 
 
+def fit_tokenizer(model: nn.Module, processing_class: Any, max_length: int | None) -> None:
+    """Let a tokenizer state how many tokens the model can read, so that what is saved cuts texts there.
+
+    Args:
+        model: the one that will be trained.
+        processing_class: its tokenizer; of images and sounds there is nothing to state.
+        max_length: tokens that training reads, which is stated where the tokenizer knew no limit.
+    """
+    from transformers.tokenization_utils_base import LARGE_INTEGER
+
+    from ..inference import max_length_of
+
+    stated = getattr(processing_class, "model_max_length", None)
+    if stated is None:
+        return
+    known = max_length_of(model, processing_class)
+    if stated >= LARGE_INTEGER:
+        known = min(max_length or LONGEST, known or LONGEST)
+    processing_class.model_max_length = min(stated, known or stated)
+
+
 def ready(
     rows: Dataset, data: Rows, processing_class: Any, max_length: int | None, by_length: bool = False
 ) -> Dataset:
@@ -225,6 +212,8 @@ def ready(
     """
     if data.columns.kind == "image":
         return attach_images(rows, data.columns.input, processing_class, 0)
+    if data.columns.kind == "audio":
+        return _attach_sounds(rows, data.columns.input, processing_class)
     limit = min(processing_class.model_max_length, max_length or LONGEST)
     texts = [data.columns.input, *([data.second] if data.second else [])]
 
@@ -237,3 +226,14 @@ def ready(
         return tokens
     lengths = [len(ids) for ids in tokens["input_ids"]]
     return tokens.select(sorted(range(len(tokens)), key=lengths.__getitem__))
+
+
+def _attach_sounds(rows: Dataset, column: str, extractor: Any) -> Dataset:
+    """Rows whose sounds become what the model reads, at its sampling rate, when they are read."""
+
+    def encode(batch: Mapping[str, list[Any]]) -> dict[str, Any]:
+        waves = [read_sound(sound, extractor.sampling_rate) for sound in batch[column]]
+        inputs = extractor(waves, sampling_rate=extractor.sampling_rate)
+        return {**{name: list(values) for name, values in inputs.items()}, "label": batch["label"]}
+
+    return undecoded(rows, column).with_transform(encode)

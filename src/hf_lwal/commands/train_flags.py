@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..errors import CommandError
+from ..errors import CommandError, reason
+from ..flags import add_aliases
 
 if TYPE_CHECKING:
     from ..flags import Parser
@@ -71,10 +73,13 @@ def add_training_flags(parser: Parser) -> None:
         action.default = argparse.SUPPRESS  # so that a flag that was not given leaves no trace
         place = 0 if action.dest.startswith(("label_", "lwal_")) and action.dest not in _STOCK else 2
         place = 1 if action.dest in MAIN_FLAGS else place
+        if action.dest == "report_to":  # a list or a word, which HfArgumentParser takes for a word
+            action.nargs = "+"
         action.help = text if place < 2 else argparse.SUPPRESS
         if place == 2:
             hidden[action] = text
         groups[place]._add_action(action)
+    add_aliases(parser)
     parser.add_argument(
         "--help-all",
         action=_HelpAll,
@@ -142,6 +147,8 @@ def training_values(given: Mapping[str, Any], from_scratch: bool) -> dict[str, A
         values[f"{kind}_strategy"], values[f"{kind}_steps"] = chosen
     if "load_best_model_at_end" not in given:
         values["load_best_model_at_end"] = _in_step(values)
+    if values["save_strategy"] == "best":
+        values.setdefault("metric_for_best_model", "accuracy")  # which transformers does not do for this strategy
     return values
 
 
@@ -156,6 +163,8 @@ def _rhythm(kind: str, given: Mapping[str, Any]) -> tuple[str, float] | None:
 def _in_step(values: Mapping[str, Any]) -> bool:
     """Whether every save comes with an evaluation, so that there is a best checkpoint."""
     strategy = values["eval_strategy"]
+    if values["save_strategy"] == "best":
+        return bool(strategy != "no")
     if strategy == "no" or values["save_strategy"] != strategy:
         return False
     return strategy != "steps" or values["save_steps"] % values["eval_steps"] == 0
@@ -165,9 +174,11 @@ def build_arguments(values: Mapping[str, Any]) -> LwALTrainingArguments:
     """Return the training arguments; a value that transformers or this library refuses is a ``CommandError``."""
     from ..training_args import LwALTrainingArguments
 
+    if values.get("label_static_model"):
+        values = {**values, "label_static_model": os.path.expanduser(values["label_static_model"])}
     try:
         arguments = LwALTrainingArguments(**values)
         arguments.resolve_lwal()
-    except (ValueError, TypeError, ImportError) as error:
-        raise CommandError(" ".join(str(error).split())) from error
+    except (ValueError, TypeError, ImportError, OSError) as error:
+        raise CommandError(reason(error)) from error
     return arguments

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,12 +46,17 @@ def choose_start(model: str | None, rows: Rows) -> Start:
     """
     kind = rows.columns.kind
     if model is not None:
+        model = os.path.expanduser(model)
         if Path(model).is_dir() and not (Path(model) / "config.json").exists():
             raise CommandError(f"--model: the folder {model!r} has no config.json; give one that holds a saved model.")
         return Start(model, None if Path(model).exists() else model, load_processing_class(model, kind), model)
     if kind == "text":
         path = embedded_model_path()
         return Start(path, EMBEDDED_MODEL, load_processing_class(path, kind), f"MiniLM ({EMBEDDED_MODEL})")
+    if kind == "audio":
+        raise CommandError(
+            "For sounds give a pretrained audio model with --model, for example facebook/wav2vec2-base."
+        )
     side = max(rows.train[0][rows.columns.input].size)
     if side > SMALL_IMAGE:
         raise CommandError(
@@ -61,6 +67,23 @@ def choose_start(model: str | None, rows: Rows) -> Start:
 
     processor = ViTImageProcessor(size={"height": side, "width": side})
     return Start(None, None, processor, f"small ConvNet from scratch, {side}×{side} pixels")
+
+
+def check_max_length(limit: int | None, start: Start, rows: Rows) -> None:
+    """Raise for a ``--max-length`` that leaves no room for words, or that is longer than the model can read."""
+    if limit is None or rows.columns.kind != "text" or start.path is None:
+        return
+    from transformers import AutoConfig
+
+    own = start.processing_class.num_special_tokens_to_add(pair=rows.second is not None)
+    if limit <= own:
+        raise CommandError(
+            f"--max-length {limit} leaves no room for words: {own} tokens of every text are the tokenizer's own."
+        )
+    config = load_part(AutoConfig, start.path)
+    most = getattr(getattr(config, "encoder_config", None) or config, "max_position_embeddings", None)
+    if isinstance(most, int) and 0 < most < limit:
+        raise CommandError(f"--max-length {limit} is more than the {most} tokens that {start.title} can read.")
 
 
 def build_model(start: Start, rows: Rows, embedding_dim: str | None, seed: int) -> LwALPreTrainedModel:

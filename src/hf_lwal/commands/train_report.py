@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..data import EMBEDDED
-from ..errors import CommandError
+from ..errors import CommandError, reason
 from ..label_table_file import FILE_NAME
 from .train_data import ready
 
@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from ..trainer import LwALTrainer
     from .train import Job
 
-TASKS = {"text": "text-classification", "image": "image-classification"}
+TASKS = {"text": "text-classification", "image": "image-classification", "audio": "audio-classification"}
 """Kind of data → name of the task on the Hub."""
+NOT_UPLOADED = ("checkpoint-*", "control/*", "training_args.bin", "trainer_state.json")
+"""What a training leaves beside the model: large, another model, or telling of the machine."""
 SPLITS = {"eval": "validation", "test": "test"}
 """Prefix of a metric → the rows it was measured on."""
 
@@ -48,7 +50,7 @@ def report(job: Job, trained: Mapping[str, LwALTrainer]) -> list[str]:
         command="hf-lwal train train.yaml",
         **_data_for_card(job.data),
     )
-    lines = ["", *render(metrics), "", *_chosen(trainer), *([note] if note else [])]
+    lines = ["", *render(metrics), "", *_chosen(trainer, job.rows.test is not None), *([note] if note else [])]
     lines.append(f"Written to {job.output}: {', '.join(written(job.output))}")
     if trainer.args.push_to_hub:
         lines.append(f"Pushed to {_push(trainer, job)}")
@@ -99,14 +101,21 @@ def render(metrics: Mapping[str, Mapping[str, float]]) -> list[str]:
     return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
 
 
-def _chosen(trainer: LwALTrainer) -> list[str]:
-    """Which step the model is from."""
+def _chosen(trainer: LwALTrainer, tested: bool) -> list[str]:
+    """Which step the model is from, and what its accuracy on the rows that chose it is worth."""
     best = trainer.state.best_model_checkpoint
     if not trainer.args.load_best_model_at_end or best is None:
         return [f"The model is the one after the last step, {trainer.state.global_step}."]
     step = Path(best).name.rpartition("-")[2]
-    metric = trainer.args.metric_for_best_model
-    return [f"The model is the best of {trainer.state.global_step} steps by validation {metric}, from step {step}."]
+    metric = trainer.best_metric
+    chosen = f"The model is the best of {trainer.state.global_step} steps by validation {metric}, from step {step}."
+    if tested:
+        return [chosen]
+    return [
+        chosen,
+        "The validation rows chose it, so what is measured on them is a little too good: --test-share 0.1 sets rows "
+        "apart that only measure.",
+    ]
 
 
 def _write_curves(curves: Mapping[str, Sequence[tuple[float, float]]], output: Path) -> str | None:
@@ -127,10 +136,9 @@ def _push(trainer: LwALTrainer, job: Job) -> str:
     try:
         return str(trainer.push_to_hub())
     except (OSError, ValueError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CommandError(
-            f"The model is saved in {job.output}, but pushing it failed: {reason} Try again with `hf upload NAME "
-            f"{job.output}`."
+            f"The model is saved in {job.output}, but pushing it failed: {reason(error).rstrip('.')}. Try again with "
+            f"`{upload_command(job.output)}`."
         ) from error
 
 
@@ -150,5 +158,11 @@ def next_steps(job: Job, trainer: LwALTrainer) -> list[str]:
         steps.append(f"hf-lwal hierarchy {folder} --output {shlex.quote(f'{job.output}-hierarchy')}")
         steps.append(f"hf-lwal fold {folder} --output {shlex.quote(f'{job.output}-stock')}")
     if not trainer.args.push_to_hub:
-        steps.append(f"hf upload YOUR-NAME/{job.output.name} {folder}")
+        steps.append(upload_command(job.output))
     return steps
+
+
+def upload_command(output: Path) -> str:
+    """The command that uploads the model alone, seen by its owner: no checkpoints, no control, no local settings."""
+    left_out = " ".join(f"--exclude {shlex.quote(pattern)}" for pattern in NOT_UPLOADED)
+    return f"hf upload YOUR-NAME/{output.resolve().name} {shlex.quote(str(output))} --private {left_out}"

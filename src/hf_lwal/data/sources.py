@@ -5,173 +5,81 @@ Shared by the commands. Every mistake that a user can make here ends in a ``Comm
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import CommandError
 from . import EMBEDDED, load_embedded
+from .columns import LABEL_COLUMNS, TEXT_COLUMNS, Columns, find_columns
+from .folders import load_folder
+from .label_names import encode_labels
+from .media import ENDINGS, with_media
+from .tables import COMPRESSED, FILES, Tell, ending, first_line, log_note, read_table
 
 if TYPE_CHECKING:
-    from datasets import Dataset, DatasetDict, Features
+    from datasets import Dataset, DatasetDict
 
-TEXT_COLUMNS = ("text", "sentence", "utterance", "question", "content")
-LABEL_COLUMNS = ("label", "labels", "intent", "class")
+__all__ = [
+    "FILES",
+    "LABEL_COLUMNS",
+    "TEXT_COLUMNS",
+    "Columns",
+    "encode_labels",
+    "evaluation_split",
+    "find_columns",
+    "label_groups",
+    "load_splits",
+    "stratified_indices",
+]
+
 EVALUATION_SPLITS = ("test", "validation", "valid", "dev")
-# Only an empty cell is missing: a label called "None" or a text "n/a" is what it says.
-_CSV = {"keep_default_na": False, "na_values": [""]}
-FILES: dict[str, tuple[str, dict[str, Any]]] = {
-    ".csv": ("csv", _CSV),
-    ".tsv": ("csv", {**_CSV, "sep": "\t"}),
-    ".json": ("json", {}),
-    ".jsonl": ("json", {}),
-    ".parquet": ("parquet", {}),
-}
-"""Ending of a data file → builder of the datasets library with its keywords."""
+_FILE_LIKE = (*FILES, *COMPRESSED, *ENDINGS["image"], *ENDINGS["audio"], ".txt", ".xlsx", ".xls", ".zip", ".tar")
 
 
-@dataclass(frozen=True)
-class Columns:
-    """Which columns to learn from."""
-
-    input: str
-    label: str
-    kind: Literal["text", "image"]
-
-
-def load_splits(name: str) -> DatasetDict:
+def load_splits(name: str, tell: Tell = log_note) -> DatasetDict:
     """Load the splits of an embedded data set, of a local file or folder, or of a data set on the Hub.
 
     Args:
         name: a key of ``EMBEDDED``, a data file (its rows are the split "train"), a folder of data files or of one
-            folder of images per label, or a Hub id, with a configuration after a colon if it needs one.
+            folder of images or sounds per label, or a Hub id, with a configuration after a colon if it needs one.
+        tell: takes notes on what was read otherwise than one might think.
     """
     if name in EMBEDDED:
         return load_embedded(name)
-    import datasets
+    from datasets import DatasetDict
 
-    if Path(name).expanduser().is_file():
-        return _load_file(Path(name).expanduser())
-    if Path(name).expanduser().exists():
-        path, configuration = str(Path(name).expanduser()), None
-    else:
-        path, _, configuration = name.partition(":")
-    try:
-        loaded = datasets.load_dataset(path, configuration or None)
-    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-        raise CommandError(
-            f"Data set {name!r} is neither embedded ({', '.join(EMBEDDED)}) nor a folder with data files, and loading "
-            f"it from the Hub failed: {_first_line(error)}"
-        ) from error
+    path = Path(name).expanduser()
+    if path.is_file():
+        return DatasetDict(train=with_media(read_table(path, tell), path.parent))
+    loaded = load_folder(path, tell) if path.is_dir() else _from_hub(name)
     if "train" not in loaded:
         raise CommandError(f"Data set {name!r} has no split called 'train', only {', '.join(map(str, loaded))}.")
     return loaded
 
 
-def _load_file(path: Path) -> DatasetDict:
-    """Load the rows of one data file as the split "train"."""
+def _from_hub(name: str) -> DatasetDict:
+    """Load a data set on the Hub; what looks like a path is not looked for there."""
     import datasets
 
-    if path.suffix.lower() not in FILES:
-        raise CommandError(f"{str(path)!r} is not a data file; its name must end in {', '.join(FILES)}.")
-    builder, keywords = FILES[path.suffix.lower()]
-    if path.stat().st_size == 0:
-        raise CommandError(f"{str(path)!r} is empty.")
+    if ending(name) in _FILE_LIKE or name.count("/") > 1 or re.match(r"[./~\\]|[A-Za-z]:\\", name):
+        raise CommandError(f"There is no file or folder {name!r}.")
+    path, _, configuration = name.partition(":")
     try:
-        return datasets.load_dataset(builder, data_files={"train": str(path)}, **keywords)
-    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-        reason = _first_line(error.__cause__ or error)
-        raise CommandError(f"{str(path)!r} could not be read as {builder}: {reason}") from error
-
-
-def _first_line(error: BaseException) -> str:
-    """Return the first line of an error's message."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def find_columns(features: Features, input_column: str | None = None, label_column: str | None = None) -> Columns:
-    """Choose the input and the label column by name and type, unless they are given.
-
-    Args:
-        features: the data set's columns.
-        input_column: the text or image column, if it is known.
-        label_column: the label column, if it is known.
-    """
-    label = label_column or _guess_label_column(features)
-    chosen = input_column or _guess_input_column(features, label)
-    for flag, column in (("--text-column", chosen), ("--label-column", label)):
-        if column not in features:
-            raise CommandError(f"{flag}: there is no column {column!r}; the data set has {', '.join(features)}.")
-    return Columns(chosen, label, "image" if _is_image(features, chosen) else "text")
-
-
-def _is_image(features: Features, column: str) -> bool:
-    """Whether a column holds images."""
-    from datasets import Image
-
-    return isinstance(features[column], Image)
-
-
-def _guess_label_column(features: Features) -> str:
-    """Return the column with a usual name, or else the only ClassLabel."""
-    from datasets import ClassLabel
-
-    known: list[str] = [column for column in LABEL_COLUMNS if column in features]
-    typed: list[str] = [column for column, feature in features.items() if isinstance(feature, ClassLabel)]
-    if known:
-        return known[0]
-    if len(typed) == 1:
-        return typed[0]
-    raise CommandError(f"Which column holds the labels? Name it with --label-column; there are {', '.join(features)}.")
-
-
-def _guess_input_column(features: Features, label: str) -> str:
-    """Return the first image column, or else a text column with a usual name, or else the only text column."""
-    from datasets import Value
-
-    images = [column for column in features if _is_image(features, column)]
-    strings = (Value("string"), Value("large_string"))  # the second is what CSV files give
-    texts = [column for column, feature in features.items() if feature in strings and column != label]
-    known = [column for column in TEXT_COLUMNS if column in texts]
-    for candidates in (images, known, texts if len(texts) == 1 else []):
-        if candidates:
-            return candidates[0]
-    raise CommandError(f"Which column holds the text? Name it with --text-column; there are {', '.join(features)}.")
-
-
-def encode_labels(splits: DatasetDict, column: str) -> DatasetDict:
-    """Return the splits with the label column renamed to "label" and made a ``ClassLabel`` with one order of names.
-
-    Strings and whole numbers get the sorted names of the training split; a column that is a ``ClassLabel`` stays.
-    """
-    from datasets import ClassLabel, Value
-
-    feature = splits["train"].features[column]
-    if not isinstance(feature, (ClassLabel, Value)) or "float" in str(feature.dtype):
+        loaded = datasets.load_dataset(path, configuration or None)
+    except (OSError, ValueError, ImportError, datasets.exceptions.DatasetsError) as error:
         raise CommandError(
-            f"Column {column!r} has the type {feature}, but one class per row is needed: a ClassLabel, strings or "
-            "whole numbers. Choose another column with --label-column."
-        )
-    if not isinstance(feature, ClassLabel):
-        splits = splits.cast_column(column, Value("string"))
-        names = sorted(name for name in splits["train"].unique(column) if name is not None)
-        for split in splits:
-            _check_known(splits[split].unique(column), names, split)
-        splits = splits.cast_column(column, ClassLabel(names=names))
-    splits = splits if column == "label" else splits.rename_column(column, "label")
-    if not _is_labelled(splits["train"]):
-        raise CommandError(f"Column {column!r} of the training split has rows without a label; leave them out first.")
-    return splits
-
-
-def _check_known(values: Sequence[str | None], names: Sequence[str], split: str) -> None:
-    """Raise for labels outside the training split's."""
-    unknown = sorted(str(value) for value in set(values) - {*names, None})
-    if unknown:
-        raise CommandError(f"Split {split!r} has labels that the training split lacks: {', '.join(unknown[:5])}.")
+            f"Data set {name!r} is neither embedded ({', '.join(EMBEDDED)}) nor a file or folder here, and loading it "
+            f"from the Hub failed: {first_line(error.__cause__ or error)}"
+        ) from error
+    for split, rows in loaded.items():
+        for column, feature in rows.features.items():
+            if isinstance(feature, datasets.Audio):  # decoded by this library, which needs no torchcodec for WAV
+                loaded[split] = loaded[split].cast_column(column, datasets.Audio(decode=False))
+    return loaded
 
 
 def evaluation_split(splits: DatasetDict) -> Dataset:

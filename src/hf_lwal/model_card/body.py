@@ -7,7 +7,7 @@ from collections.abc import Callable
 from .citations import LWAL
 from .facts import CardFacts
 from .metadata import TASK_NAMES, hub_id
-from .text import bullets, code, details, duration, heading_text, table
+from .text import bullets, code, details, duration, fenced, heading_text, plain, table
 
 DOCUMENTATION = "https://arxiv.org/abs/2209.04528"
 IDEA = (
@@ -41,10 +41,21 @@ def title(facts: CardFacts) -> str:
     source = f", fine-tuned from {link(facts.base_model)}" if facts.base_model else ""
     data = f" on {dataset(facts)}" if dataset(facts) else ""
     trained = "" if source or not data else ", trained"
-    measured = facts.measured.get("accuracy")
-    result = f" It reaches {percent(measured)} accuracy." if measured is not None else ""
     adapter = " It is an adapter, which needs its base model." if facts.adapter else ""
-    return f"# {heading_text(facts.name)}\n\n{article} {kind}{source}{trained}{data}.{result}{adapter}"
+    return f"# {heading_text(facts.name)}\n\n{article} {kind}{source}{trained}{data}.{_reached(facts)}{adapter}"
+
+
+def _reached(facts: CardFacts) -> str:
+    """The accuracy, on which rows it was measured, and whether they had a say in which weights were kept."""
+    if "accuracy" in facts.test:
+        return f" It reaches {percent(facts.test['accuracy'])} accuracy on test rows, by which nothing was chosen."
+    if "accuracy" not in facts.measured:
+        return ""
+    evaluation = facts.evaluation
+    rows = f"{evaluation.rows:,} evaluation rows" if evaluation and evaluation.rows else "evaluation rows"
+    split = f" of the split {code(evaluation.split)}" if evaluation and evaluation.split else ""
+    chosen = "; the same rows chose these weights among those of the training" if facts.keeps_best else ""
+    return f" It reaches {percent(facts.measured['accuracy'])} accuracy on {rows}{split}{chosen}."
 
 
 def dataset(facts: CardFacts) -> str:
@@ -59,7 +70,7 @@ def idea(facts: CardFacts) -> str:
     """What adaptive labels are, in two sentences; for a stock model, how it was trained."""
     if facts.labels is not None:
         return IDEA
-    source = f" ({facts.method_citation})" if facts.method_citation else ""
+    source = f" ({plain(facts.method_citation)})" if facts.method_citation else ""
     return f"It is a stock transformers model, trained with the label method {code(facts.method)}{source}."
 
 
@@ -86,7 +97,7 @@ def description(facts: CardFacts) -> str:
         ("Licence", code(facts.license) if facts.license else ""),
         ("Paper", f"[Yu & Verma, 2022]({DOCUMENTATION})" if labels is not None else ""),
     ]
-    modules = details("All modules", f"```\n{facts.modules}\n```") if facts.modules else ""
+    modules = details("All modules", fenced(facts.modules)) if facts.modules else ""
     return f"## What it is\n\n{bullets(lines)}\n\n{modules}".rstrip()
 
 
@@ -103,7 +114,7 @@ def label_table(facts: CardFacts) -> str:
         )
     if labels.closest:
         pairs = ", ".join(f"{code(one)} and {code(other)} ({far:.2f})" for one, other, far in labels.closest)
-        parts.append(f"Closest together, and so the first to be confused: {pairs}.")
+        parts.append(f"Closest together: {pairs}.")
     if labels.rows:
         parts.append(_excerpt(facts))
     pictures = {
@@ -123,7 +134,9 @@ def _excerpt(facts: CardFacts) -> str:
         [code(name), f"{count:,}", ", ".join(f"{code(other)} {far:.2f}" for other, far in nearest)]
         for name, count, nearest in labels.rows
     ]
-    text = table(["label", "training rows seen", "nearest labels, with distance"], rows, right=[1])
+    text = table(
+        ["label", "rows of it seen in training, repeats counted", "nearest labels, with distance"], rows, right=[1]
+    )
     if len(rows) == labels.total:
         return text
     return f"{len(rows)} of {labels.total} labels; `label_table.json` lists all.\n\n{text}"
@@ -145,19 +158,20 @@ def limits(facts: CardFacts) -> str:
 
 def versions(facts: CardFacts) -> str:
     """Versions of the packages that the model was trained with."""
-    lines = "\n".join(f"- {name} {version}" for name, version in facts.versions.items())
+    lines = "\n".join(f"- {heading_text(name)} {heading_text(version)}" for name, version in facts.versions.items())
     return f"### Framework versions\n\n{lines}" if lines else ""
 
 
 def emissions(facts: CardFacts) -> str:
     """What training cost the climate, where it was measured."""
-    measured = facts.emissions
-    if not measured:
+    measured = facts.emissions or {}
+    numbers = {name: value for name, value in measured.items() if isinstance(value, (int, float))}
+    if not numbers:
         return ""
     return "### Environmental impact\n\n" + bullets(
         [
-            ("Carbon", f"{measured.get('emissions', 0.0) / 1000:.3g} kg CO₂ equivalent, measured by codecarbon"),
-            ("Energy", f"{measured['energy_consumed']:.3g} kWh" if "energy_consumed" in measured else ""),
+            ("Carbon", f"{numbers.get('emissions', 0.0) / 1000:.3g} kg CO₂ equivalent, measured by codecarbon"),
+            ("Energy", f"{numbers['energy_consumed']:.3g} kWh" if "energy_consumed" in numbers else ""),
             ("Hardware", code(str(measured["hardware_used"])) if measured.get("hardware_used") else ""),
         ]
     )
@@ -166,7 +180,7 @@ def emissions(facts: CardFacts) -> str:
 def citation(facts: CardFacts) -> str:
     """How to cite the method."""
     if facts.labels is None and facts.method != "lwal":
-        return f"## Citation\n\n{facts.method_citation}" if facts.method_citation else ""
+        return f"## Citation\n\n{plain(facts.method_citation)}" if facts.method_citation else ""
     return f"## Citation\n\n```bibtex\n{LWAL}\n```"
 
 
@@ -194,14 +208,16 @@ def training(facts: CardFacts) -> str:
 def reproduce(facts: CardFacts) -> str:
     """The command that trains the model again."""
     command = facts.command
-    return f"Trained by:\n\n```bash\n{command.strip()}\n```" if command and "```" not in command else ""
+    return f"Trained by:\n\n{fenced(command, 'bash')}" if command else ""
 
 
 def hyperparameters(facts: CardFacts) -> str:
     """Settings that differ from their defaults, and all others to unfold."""
     if not facts.settings:
         return ""
-    changed = [f"- {code(name)}: {code(str(facts.settings[name]))}" for name in facts.changed]
+    changed = [
+        f"- {code(name)}: {code(str(facts.settings[name]))}" for name in facts.changed if name in facts.settings
+    ]
     all_of_them = [f"- {code(name)}: {code(str(value))}" for name, value in facts.settings.items()]
     shown = "\n".join(changed) or "None."
     parts = ["### Settings that differ from the defaults", shown]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+import logging
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+logger = logging.getLogger(__name__)
 
 FACTS_FILE = "card_facts.json"
 
@@ -210,9 +213,13 @@ class CardFacts:
         gone = before - {sample.input for sample in facts.samples}
         return replace(facts, examples=[example for example in facts.examples if example[0] not in gone])
 
-    def to_json(self) -> str:
-        """The facts as JSON."""
-        return json.dumps(asdict(self), indent=2) + "\n"
+    def to_json(self, **more: Any) -> str:
+        """The facts as JSON.
+
+        Args:
+            **more: further keys, which `from_json` leaves out.
+        """
+        return json.dumps({**asdict(self), **more}, indent=2) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> CardFacts:
@@ -222,29 +229,72 @@ class CardFacts:
             ValueError: not JSON, or not facts.
         """
         try:
-            values = _known(cls, json.loads(text))
-            for name, kind in (("labels", LabelFacts), ("train", SplitFacts), ("evaluation", SplitFacts)):
-                if values.get(name) is not None:
-                    values[name] = kind(**_known(kind, values[name]))
-            for name in ("train", "evaluation"):
-                if values.get(name) is not None:
-                    samples = [Sample(**_known(Sample, sample)) for sample in values[name].samples]
-                    values[name] = replace(values[name], samples=samples)
-            return cls(**values)
-        except (TypeError, AttributeError) as error:
+            facts: CardFacts = _read(cls, json.loads(text))
+        except (TypeError, RecursionError) as error:
             raise ValueError(f"These are not the facts of a model card: {error}") from error
+        if facts.task not in TASKS:
+            raise ValueError(f"These are not the facts of a model card: task is {facts.task!r}.")
+        return facts if facts.processor in (None, *PROCESSORS) else replace(facts, processor=None)
 
 
-def _known(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    names = {entry.name for entry in fields(kind)}
-    return {name: value for name, value in values.items() if name in names}
+TASKS = ("text", "image", "audio")
+PROCESSORS = ("AutoTokenizer", "AutoImageProcessor", "AutoFeatureExtractor")
+"""Classes that a snippet may import."""
+
+
+def _read(kind: type[Any], value: Any) -> Any:
+    """An object of a dataclass from what JSON holds; values of another type than theirs are left out.
+
+    Raises:
+        TypeError: a field without default is missing.
+    """
+    if not isinstance(value, dict):
+        raise TypeError(f"{kind.__name__} is {type(value).__name__}.")
+    hints = get_type_hints(kind)
+    read: dict[str, Any] = {}
+    for name in (entry.name for entry in fields(kind) if entry.name in value):
+        try:
+            read[name] = _typed(hints[name], value[name])
+        except TypeError:
+            logger.warning("%s: %r is no %s of a model card, and is left out.", FACTS_FILE, value[name], name)
+    return kind(**read)
+
+
+def _typed(hint: Any, value: Any) -> Any:
+    """A value from JSON as a type hint wants it.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    parts = get_args(hint)
+    origin = get_origin(hint)
+    if origin is UnionType:
+        return None if value is None else _typed(next(part for part in parts if part is not NoneType), value)
+    if hint is Any:
+        return value
+    if is_dataclass(hint):
+        return _read(hint, value)  # type: ignore[arg-type]
+    if origin is list and isinstance(value, list):
+        return [_typed(parts[0], item) for item in value]
+    if origin is tuple and isinstance(value, list) and len(value) == len(parts):
+        return tuple(_typed(part, item) for part, item in zip(parts, value, strict=True))
+    if origin is dict and isinstance(value, dict):
+        return {key: _typed(parts[1], item) for key, item in value.items()}
+    allowed = (int, float) if hint is float else (hint,)
+    if origin is not None or type(value) not in allowed:
+        raise TypeError
+    return value
 
 
 def read_facts(folder: Path) -> CardFacts | None:
     """The facts that lie in a folder, or None when there are none that can be read."""
+    path = folder / FACTS_FILE
+    if not path.is_file():
+        return None
     try:
-        return CardFacts.from_json((folder / FACTS_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return CardFacts.from_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        logger.warning("%s is not used for the card: %s", path, " ".join(str(error).split()))
         return None
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
-import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..label_table_file import write_text_atomically
+from ..files import staged, write_text_atomically
 from .facts import FACTS_FILE, CardFacts, Sample
-from .rendering import changed_by_hand, render
+from .found import CARD_FILE, RECORD, Found, digest_of, in_folder, newest
+from .rendering import changed_by_hand, differing_slots, generated_metadata, merged, render
 from .samples import FILE_NAME
 from .text import visible
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-CARD_FILE = "README.md"
 MOST_LABELS = 300
 """A heat map of more labels would be larger than a screen can show or a reader can read."""
 
@@ -31,10 +31,10 @@ def write_card(
     facts: CardFacts,
     vectors: Tensor | None = None,
     names: Sequence[str] = (),
-    published: str = "",
+    published: Found | None = None,
     files: Mapping[str, bytes] | None = None,
 ) -> str:
-    """Write ``README.md``, ``card_facts.json``, the pictures, and the files of the samples.
+    """Write ``README.md``, ``card_facts.json``, the pictures, and the files of the samples: all of them or none.
 
     What people wrote into the slots and the metadata of a card that is there already stays. If it was changed
     elsewhere, or cannot be read, it is kept whole under another name, which a warning tells.
@@ -44,67 +44,84 @@ def write_card(
         facts: what the card says; its pictures are those that this function draws, and a ``curves.png`` in the folder.
         vectors: (C, D) label vectors to draw, or None for no pictures.
         names: the C label names.
-        published: card to keep people's text of, when there is none in the folder.
+        published: the card on the Hub, in which people may have written since it was pushed.
         files: name to content of the files that the samples need; None where they lie in the folder already.
 
     Returns:
         The text of the card.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    pictures = draw(folder, vectors, names) if vectors is not None else []
-    pictures += ["curves.png"] if (folder / "curves.png").is_file() else []
-    _write_files(folder, files or {})
-    facts = _with_files_that_exist(folder, replace(facts, pictures=pictures))
+    published = published or Found()
+    cards = newest(in_folder(folder), published)
+    with staged(folder) as new:
+        pictures = draw(new, vectors, names) if vectors is not None else []
+        pictures += ["curves.png"] if (folder / "curves.png").is_file() else []
+        for name, content in (files or {}).items():
+            (new / name).write_bytes(content)
+        facts = _with_files_that_exist((folder, new), replace(facts, pictures=pictures))
+        old, before = _kept_text(cards, facts, folder, new)
+        text = render(facts, old, before)
+        record = {
+            "digest": digest_of(text),
+            "published": published.digest if published.content else None,
+            "metadata": generated_metadata(facts),
+        }
+        write_text_atomically(new / FACTS_FILE, facts.to_json(**{RECORD: record}))
+        write_text_atomically(new / CARD_FILE, text)
     shown = {sample.file for sample in facts.samples}
     for path in folder.iterdir():
         if FILE_NAME.fullmatch(path.name) and path.name not in shown:
             path.unlink()
-    old = old_card(folder / CARD_FILE) or published
-    text = render(facts, old)
-    write_text_atomically(folder / FACTS_FILE, facts.to_json())
-    write_text_atomically(folder / CARD_FILE, text)
     return text
 
 
-def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    for name, content in files.items():
-        temporary = folder / f"{name}.tmp"
-        temporary.write_bytes(content)
-        os.replace(temporary, folder / name)
+def _kept_text(cards: Sequence[Found], facts: CardFacts, folder: Path, new: Path) -> tuple[str, dict[str, Any] | None]:
+    """Text of the cards that are about to be written over, as one, and the metadata written into it last.
+
+    A card of which something would be lost is kept aside.
+    """
+    texts: list[tuple[str, dict[str, Any] | None]] = []
+    for card in cards:
+        text = card.text
+        if text is None:
+            _keep_aside(card, folder, new, "it is not UTF-8")
+            continue
+        if changed_by_hand(text):
+            _keep_aside(card, folder, new, "it was changed outside the lines for user text")
+        elif texts and differing_slots(facts, texts[0][0], text):
+            _keep_aside(card, folder, new, "the one on the Hub has other user text, which counts")
+        texts.append((text, card.metadata))
+    if not texts:
+        return "", None
+    (first, before), *others = texts
+    for other, generated in others:
+        first = merged(facts, first, other, generated)
+    return first, before
 
 
-def _with_files_that_exist(folder: Path, facts: CardFacts) -> CardFacts:
-    """Facts without samples whose file is not in the folder, or has a name that this package never gives."""
+def _keep_aside(card: Found, folder: Path, new: Path, reason: str) -> None:
+    """Write a card into ``new`` under the next free name of ``folder``, unless it lies there under such a name."""
+    for number in itertools.count(1):
+        name = f"README.old-{number}.md"
+        there = [place / name for place in (folder, new) if (place / name).exists()]
+        if any(path.read_bytes() == card.content for path in there):
+            return
+        if not there:
+            break
+    kept = new / name
+    kept.write_bytes(card.content)
+    logger.warning("%s is written anew, but %s: the old one is kept as %s.", card.place, reason, kept.name)
+
+
+def _with_files_that_exist(folders: Sequence[Path], facts: CardFacts) -> CardFacts:
+    """Facts without samples whose file is in none of the folders, or has a name that this package never gives."""
 
     def is_there(sample: Sample) -> bool:
-        known = sample.file is None or FILE_NAME.fullmatch(sample.file)
-        return bool(known) and (sample.file is None or (folder / sample.file).is_file())
+        name = sample.file
+        return name is None or (bool(FILE_NAME.fullmatch(name)) and any((one / name).is_file() for one in folders))
 
     return facts.with_samples(
         **{name: [sample for sample in split.samples if is_there(sample)] for name, split in facts.splits.items()}
     )
-
-
-def old_card(path: Path) -> str:
-    """Text of the card that is about to be written over; kept aside where something of it would be lost."""
-    if not path.is_file():
-        return ""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        _keep_aside(path, "it is not UTF-8")
-        return ""
-    if changed_by_hand(text):
-        _keep_aside(path, "it was changed outside the lines for user text")
-    return text
-
-
-def _keep_aside(path: Path, reason: str) -> None:
-    number = 1
-    while (kept := path.with_name(f"README.old-{number}.md")).exists():
-        number += 1
-    kept.write_bytes(path.read_bytes())
-    logger.warning("%s is written anew, but %s: the old one is kept as %s.", path, reason, kept.name)
 
 
 def draw(folder: Path, vectors: Tensor, names: Sequence[str]) -> list[str]:

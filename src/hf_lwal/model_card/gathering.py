@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..modeling_lwal import LwALPreTrainedModel
+from ..tasks import task_of_class
 from .facts import CardFacts, given, read_facts
 from .labels import label_facts
 from .metadata import hub_id
@@ -45,7 +46,7 @@ def facts_of_model(model: PreTrainedModel, name: str) -> CardFacts:
     base = config.name_or_path or getattr(getattr(config, "encoder_config", None), "name_or_path", None)
     return CardFacts(
         name=name,
-        task=model.task if isinstance(model, LwALPreTrainedModel) else _task(type(model).__name__),
+        task=model.task if isinstance(model, LwALPreTrainedModel) else _task(config, type(model).__name__),
         num_labels=config.num_labels,
         method="lwal" if isinstance(model, LwALPreTrainedModel) else "one_hot",
         base_model=hub_id(base),
@@ -150,12 +151,13 @@ def _load(folder: Path) -> PreTrainedModel:
         if config.model_type == "lwal":
             model: PreTrainedModel = AutoModelForLwALClassification.from_pretrained(folder)
             return model
-        return loaders[_task((config.architectures or [""])[0])].from_pretrained(folder)
+        return loaders[_task(config, next(iter(config.architectures or ()), ""))].from_pretrained(folder)
     except (OSError, KeyError, ValueError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"The model in {str(folder)!r} could not be loaded: {reason}") from error
 
 
-def _task(class_name: str) -> str:
-    marks = {"Image": "image", "Audio": "audio", "SequenceClassification": "audio" if "Wav2" in class_name else "text"}
-    return next((task for mark, task in marks.items() if mark in class_name), "text")
+def _task(config: Any, class_name: str) -> str:
+    """Task of a stock class, or of one that only its name tells of, as someone's own."""
+    named = next((task for task in ("image", "audio") if task in class_name.lower()), "text")
+    return task_of_class(config, class_name) or named

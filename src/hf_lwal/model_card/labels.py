@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ..hierarchy import label_distances, nearest_labels
+from ..hierarchy import neighbourhood
 from .facts import LabelFacts
 
 ROWS = 12
@@ -52,19 +53,12 @@ def label_facts(model: Any) -> LabelFacts:
 
 
 def _with_distances(facts: LabelFacts, vectors: Any, names: list[str], counts: list[int]) -> LabelFacts:
-    distances = label_distances(vectors)
-    nearest = nearest_labels(distances, names, NEIGHBOURS)
+    found = neighbourhood(vectors, max(NEIGHBOURS, PAIRS))
+    nearest = found.of(names)
     excerpt = np.unique(np.linspace(0, len(names) - 1, min(ROWS, len(names))).round().astype(int)).tolist()
-    first, second = np.triu_indices(len(names), k=1)
-    order = np.argsort(distances[first, second], kind="stable")[:PAIRS]
-    return LabelFacts(
-        **{
-            **vars(facts),
-            "mean_distance": float(distances[first, second].mean()),
-            "rows": [(names[i], counts[i], nearest[i]) for i in excerpt],
-            "closest": [
-                (names[first[pair]], names[second[pair]], float(distances[first[pair], second[pair]]))
-                for pair in order
-            ],
-        }
+    return replace(
+        facts,
+        mean_distance=found.mean,
+        rows=[(names[i], counts[i], nearest[i][:NEIGHBOURS]) for i in excerpt],
+        closest=[(names[one], names[other], far) for one, other, far in found.closest(PAIRS)],
     )

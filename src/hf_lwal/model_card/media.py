@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from ..pictures import rgb
+
 logger = logging.getLogger(__name__)
 
 LONGEST_SIDE = 256
@@ -60,9 +62,9 @@ def picture_of(row: Mapping[str, Any]) -> Any:
 
 def png(picture: Any) -> bytes:
     """A PIL image as PNG of at most ``LONGEST_SIDE`` pixels, upright, without EXIF, comments and colour profile."""
-    from PIL import Image, ImageOps
+    from PIL import Image
 
-    upright = ImageOps.exif_transpose(picture).convert("RGB")
+    upright = rgb(picture)
     upright.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
     clean = Image.new("RGB", upright.size)
     clean.paste(upright)

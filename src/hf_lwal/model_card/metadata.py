@@ -50,19 +50,26 @@ def metrics_of(entry: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in entry.items() if name not in NOT_METRICS and not name.endswith("_loss")}
 
 
-def card_metadata(facts: CardFacts, old: Mapping[str, Any]) -> ModelCardData:
+FOUND_BY = ("lwal", "hf-lwal")
+"""Tags by which the Hub finds models of this library, which a card always has."""
+SAID_BY_CALLERS = ("language", "license", "base_model", "datasets")
+"""Keys whose new value wins over a person's where it differs from the one written last: someone has said it since."""
+
+
+def card_metadata(facts: CardFacts, old: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> ModelCardData:
     """Metadata of a card.
 
     Args:
         facts: what is known.
         old: metadata of the card before. What a person has added to it stays; of what is written here, tags are
             joined, and base model, data sets, licence and language stay where the facts do not know better.
+        before: what was written here last; with it, what a person has changed stays too.
     """
     results = _results(facts)
     datasets = [facts.dataset_id] if hub_id(facts.dataset_id) else _as_list(old.get("datasets"))
     values: dict[str, Any] = {
-        "language": facts.language or old.get("language"),
-        "license": facts.license or old.get("license"),
+        "language": [visible(code) for code in facts.language] or old.get("language"),
+        "license": visible(facts.license) if facts.license else old.get("license"),
         "library_name": "peft" if facts.adapter else "transformers",
         "pipeline_tag": PIPELINES[facts.task],
         "tags": list(dict.fromkeys([*_tags(facts), *_as_list(old.get("tags"))])),
@@ -70,14 +77,45 @@ def card_metadata(facts: CardFacts, old: Mapping[str, Any]) -> ModelCardData:
         "datasets": [name for name in datasets if hub_id(name)] or None,
         "metrics": list(dict.fromkeys(result.metric_type for result in results)) or old.get("metrics"),
         "widget": _widget(facts) or _without_samples(old.get("widget")) or None,
-        "co2_eq_emissions": facts.emissions or old.get("co2_eq_emissions"),
+        "co2_eq_emissions": _emissions(facts) or old.get("co2_eq_emissions"),
     }
+    if before is not None:
+        values |= _changed_by_people({**values, "tags": _tags(facts)}, old, before)
     own = {str(key): value for key, value in old.items() if key not in values and key not in OURS}
     data = ModelCardData(**{key: value for key, value in {**values, **own}.items() if value is not None})
-    index = _merged_index(facts, results, old.get("model-index"))
+    written = _old_results((before or {}).get("model-index"))
+    added = [result for result in _old_results(old.get("model-index")) if result not in written]
+    index = _merged_index(facts, results, added)
     if index:
         data["model-index"] = index
     return data
+
+
+def _changed_by_people(values: Mapping[str, Any], old: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of the card before that differ from what was written into it, and that nobody has said anew."""
+    usable = {
+        "base_model": _ids,
+        "datasets": lambda value: [name for name in _as_list(value) if hub_id(name)],
+        "widget": _without_samples,
+    }
+    kept: dict[str, Any] = {}
+    for key in values:
+        if key == "tags" or key not in old or _as_values(old[key]) == _as_values(before.get(key)):
+            continue
+        if key not in SAID_BY_CALLERS or _as_values(values[key]) in ([], _as_values(before.get(key))):
+            kept[key] = usable[key](old[key]) if key in usable else old[key]
+    kept = {key: value for key, value in kept.items() if value not in (None, [])}
+    if "tags" in old:
+        theirs, written = _as_list(old["tags"]), _as_list(before.get("tags"))
+        removed = [tag for tag in written if tag not in theirs and tag not in FOUND_BY]
+        added = [tag for tag in theirs if tag not in written]
+        kept["tags"] = list(dict.fromkeys([*(tag for tag in values["tags"] if tag not in removed), *added]))
+    return kept
+
+
+def _as_values(value: Any) -> list[Any]:
+    """One value and a list of it mean the same, None means nothing."""
+    return [] if value is None else value if isinstance(value, list) else [value]
 
 
 def _widget(facts: CardFacts) -> list[dict[str, str]]:
@@ -108,6 +146,12 @@ def _without_samples(widget: Any) -> list[Any]:
         or not str(entry.get("example_title", "")).startswith(f"{SAMPLE} ")
         or not ("text" in entry or FILE_NAME.search(str(entry.get("src", ""))))
     ]
+
+
+def _emissions(facts: CardFacts) -> dict[str, Any]:
+    return {
+        name: visible(value) if isinstance(value, str) else value for name, value in (facts.emissions or {}).items()
+    }
 
 
 def _tags(facts: CardFacts) -> list[str]:
@@ -154,13 +198,15 @@ def _result(facts: CardFacts, name: str, value: float, split: str | None) -> Eva
     )
 
 
-def _merged_index(facts: CardFacts, results: list[EvalResult], old: Any) -> list[dict[str, Any]] | None:
+def _merged_index(
+    facts: CardFacts, results: list[EvalResult], old: list[dict[str, Any]]
+) -> list[dict[str, Any]] | None:
     """``model-index`` with the new results, and the old ones on other data sets, which people have added."""
     new: list[dict[str, Any]] = []
     if results:
         new = eval_results_to_model_index(visible(facts.name), results)[0]["results"]
     seen = [_measured_on(result) for result in new]
-    kept = [result for result in _old_results(old) if _measured_on(result) not in seen]
+    kept = [result for result in old if _measured_on(result) not in seen]
     return [{"name": visible(facts.name), "results": [*new, *kept]}] if new or kept else None
 
 

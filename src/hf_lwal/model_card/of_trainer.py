@@ -10,7 +10,8 @@ from typing import Any
 
 from .answers import answers, with_answers
 from .facts import CardFacts, given
-from .files import CARD_FILE, write_card
+from .files import write_card
+from .found import on_the_hub
 from .gathering import facts_of_model, progress, versions
 from .metadata import hub_id
 from .provenance import hub_revision, hub_sources, sample_count
@@ -34,9 +35,9 @@ def write_trainer_card(trainer: Any, known: Mapping[str, Any]) -> None:
     model = trainer.core_model
     vectors = None if facts.labels is None else model.label_table.label_vectors.detach().float().cpu()
     names = [] if facts.labels is None else list(model.config.label_names.values())
-    folder = Path(trainer.args.output_dir)
-    published = "" if (folder / CARD_FILE).exists() else published_card(trainer)
-    write_card(folder, facts, vectors, names, published, files)
+    repository = getattr(trainer, "hub_model_id", None)
+    published = on_the_hub(repository, trainer.hub_revision, trainer.hub_token) if repository else None
+    write_card(Path(trainer.args.output_dir), facts, vectors, names, published, files)
 
 
 def with_samples(trainer: Any, facts: CardFacts, known: Mapping[str, Any]) -> tuple[CardFacts, dict[str, bytes]]:
@@ -62,21 +63,6 @@ def with_samples(trainer: Any, facts: CardFacts, known: Mapping[str, Any]) -> tu
     if _can_be_asked(trainer):
         facts = with_answers(facts, trainer.core_model, trainer.processing_class, files)
     return facts, files
-
-
-def published_card(trainer: Any) -> str:
-    """Card in the repository that the trainer pushes to, where people may have written into it; empty without one."""
-    from huggingface_hub import hf_hub_download
-
-    repository = getattr(trainer, "hub_model_id", None)
-    if not repository:
-        return ""
-    args = trainer.args
-    try:
-        path = hf_hub_download(repository, CARD_FILE, revision=args.hub_revision, token=args.hub_token)
-        return Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, ValueError):  # no card yet, or not reachable, which the push itself will tell
-        return ""
 
 
 def as_facts(known: Mapping[str, Any]) -> dict[str, Any]:

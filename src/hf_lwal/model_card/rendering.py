@@ -15,7 +15,8 @@ from .metadata import card_metadata
 
 HINT = (
     "<!-- Written by hf-lwal. What you write between the lines 'user text begins' and 'user text ends' stays "
-    "when the card is written anew, and so does what you add to the metadata above; the rest is replaced. -->"
+    "when the card is written anew, and so does what you add to the metadata above or change in it; the rest is "
+    "replaced. -->"
 )
 OF_THE_TRAINER = "generated automatically according to the information the Trainer had access to"
 SLOTS: dict[str, tuple[body.Section, ...]] = {
@@ -37,22 +38,71 @@ SLOTS: dict[str, tuple[body.Section, ...]] = {
 """Each slot, in the order of the card, and the sections before it."""
 
 
-def render(facts: CardFacts, old: str = "") -> str:
+def render(facts: CardFacts, old: str = "", before: Mapping[str, Any] | None = None) -> str:
     """Text of a model card.
 
     Args:
         facts: what it says.
         old: text of the card before; what people wrote into its slots and its metadata stays.
+        before: metadata that was written last, without people's, as `generated_metadata` gives it; None where that is
+            not known, and no change can be told from what was generated.
 
     Returns:
         Markdown with a block of metadata; rendering it over itself gives the same text.
     """
-    metadata, old_body = split_card(old)
-    card = slots.read_old_card(old_body)
-    foreign = {"notes": written_by_people(old_body)}
-    kept = slots.recovered(card, _body(facts, card.slots)) if card.ours else foreign
-    data = card_metadata(facts, metadata or {})
-    return f"---\n{data.to_yaml()}\n---\n\n{slots.signed(_body(facts, kept))}"
+    metadata, _ = split_card(old)
+    data = card_metadata(facts, metadata or {}, before)
+    return f"---\n{data.to_yaml()}\n---\n\n{slots.signed(_body(facts, people_text(facts, old)))}"
+
+
+def generated_metadata(facts: CardFacts) -> dict[str, Any]:
+    """Metadata of a card that nobody has touched, as YAML gives it back."""
+    metadata: dict[str, Any] = yaml.safe_load(card_metadata(facts, {}).to_yaml())
+    return metadata
+
+
+def people_text(facts: CardFacts, old: str) -> dict[str, str]:
+    """Name of a slot to what people wrote into it; all of a card that this package never wrote is a note.
+
+    Args:
+        facts: of the new card, whose lines are not people's.
+        old: text of the card before.
+    """
+    body_before = split_card(old)[1]
+    card = slots.read_old_card(body_before)
+    if card.ours:
+        return slots.recovered(card, _body(facts, card.slots))
+    note = written_by_people(body_before)
+    return {"notes": note} if note else {}
+
+
+def merged(facts: CardFacts, first: str, second: str, generated: Mapping[str, Any] | None) -> str:
+    """Metadata and slots of two cards that people changed, as the text of one.
+
+    Args:
+        facts: of the new card.
+        first: text of the card that wins.
+        second: of the other, whose slots and metadata count where the first has none.
+        generated: metadata of the second that nobody put there.
+    """
+    people = {
+        name: value
+        for name, value in (split_card(second)[0] or {}).items()
+        if generated is None or generated.get(name) != value
+    }
+    metadata = {**people, **(split_card(first)[0] or {})}
+    tags = [tag for tag in people.get("tags") or [] if tag not in ((generated or {}).get("tags") or [])]
+    if isinstance(metadata.get("tags"), list):
+        metadata["tags"] = list(dict.fromkeys([*metadata["tags"], *tags]))
+    texts = {**people_text(facts, second), **{k: v for k, v in people_text(facts, first).items() if v}}
+    block = yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)
+    return "\n\n".join([f"---\n{block}---", *(slots.slot(name, text) for name, text in texts.items()), ""])
+
+
+def differing_slots(facts: CardFacts, first: str, second: str) -> bool:
+    """Whether a slot of the second card holds words that the text in the first card's would replace."""
+    one, other = people_text(facts, first), people_text(facts, second)
+    return any(one.get(name) and text not in one[name] for name, text in other.items())
 
 
 def split_card(text: str) -> tuple[dict[str, Any] | None, str]:

@@ -99,7 +99,11 @@ def control(facts: CardFacts) -> str:
 
 def curve(facts: CardFacts) -> str:
     """Accuracy and losses over the steps, with the controls beside them."""
-    entries = [entry for entry in facts.history if metrics_of(entry) or "loss" in entry]
+    entries = [
+        entry
+        for entry in facts.history
+        if (metrics_of(entry) or "loss" in entry) and math.isfinite(entry.get("step", math.nan))
+    ]
     if not entries:
         return ""
     names = list(dict.fromkeys(name for entry in entries for name in metrics_of(entry)))

@@ -41,6 +41,28 @@ def code(text: str, longest: int = LONGEST) -> str:
     return f"{fence}{pad}{shown}{pad}{fence}"
 
 
+def fenced(text: str, language: str = "") -> str:
+    """A block of code that ends where it should, whatever it holds."""
+    lines = [visible_line(line) for line in text.strip("\n").splitlines()]
+    fence = "`" * max(3, 1 + max((len(run) for line in lines for run in re.findall(r"`+", line)), default=0))
+    return "\n".join([f"{fence}{language}", *lines, fence])
+
+
+def visible_line(line: str) -> str:
+    """A line with its spaces, and without characters that hide or reorder others."""
+    return "".join(char if _is_harmless(char) else f"\\u{ord(char):04x}" for char in line.expandtabs())
+
+
+def plain(text: str, longest: int = 500) -> str:
+    r"""A text for a sentence, in which Markdown, HTML, links and formulas are only letters.
+
+    >>> plain("**a** <b> [c](d)")
+    '\\*\\*a\\*\\* \\<b\\> \\[c\\]\\(d\\)'
+    """
+    shown = re.sub(r"([\\`*_{}\[\]<>()#+!|~$&:@-])", r"\\\1", visible(text, longest))
+    return re.sub(r"(?i)\bwww\.", r"www\.", shown)
+
+
 def heading_text(text: str) -> str:
     """A name for a heading: as it is when it is harmless there, else as a code span."""
     shown = visible(text)

@@ -13,6 +13,7 @@ from transformers import TrainingArguments
 
 from ..functional import IGNORE_INDEX
 from ..labels import label_column
+from ..running_time import running_times
 from .facts import SplitFacts
 from .samples import pixels_of, seconds_of
 
@@ -98,16 +99,12 @@ def _measures(entry: dict[str, Any], prefix: str) -> dict[str, float]:
 
 def times_of(log: list[dict[str, Any]]) -> dict[str, float | int | None]:
     """Rows and seconds of the start pass, seconds of training and of the evaluations in it; None where not logged."""
-    start: dict[str, Any] = next((entry for entry in log if "start_seconds" in entry), {})
-    whole: dict[str, Any] = next((entry for entry in reversed(log) if "train_runtime" in entry), {})
-    inside = log[: log.index(whole)] if whole else log
-    evaluations = sum(entry.get("eval_runtime", 0.0) for entry in inside)
-    seconds = whole["train_runtime"] - evaluations - start.get("start_seconds", 0.0) if whole else None
+    times = running_times(log)
     return {
-        "start_rows": int(start["start_samples"]) if "start_samples" in start else None,
-        "start_seconds": start.get("start_seconds"),
-        "train_seconds": None if seconds is None else round(max(seconds, 0.0), 1),
-        "evaluation_seconds": round(evaluations, 1) or None,
+        "start_rows": times.start_samples,
+        "start_seconds": times.start,
+        "train_seconds": None if times.training is None else round(times.training, 1),
+        "evaluation_seconds": round(times.evaluation, 1) or None,
     }
 
 
@@ -136,7 +133,7 @@ def settings_of(args: Any) -> tuple[dict[str, Any], list[str]]:
 
 
 def _is_path(value: Any) -> bool:
-    return isinstance(value, str) and os.path.exists(value)
+    return isinstance(value, str) and (os.path.exists(value) or os.path.isabs(value) or value.startswith("~"))
 
 
 def _follows(name: str, args: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .facts import CardFacts
 from .metadata import PIPELINES
-from .text import literal
+from .text import literal, visible
 
 EXAMPLES = {"text": "Replace me with your own text.", "image": "picture.png", "audio": "sound.wav"}
 """What stands in the snippets where neither examples nor sample rows may be shown."""
@@ -96,11 +96,12 @@ def media_lines(facts: CardFacts) -> tuple[list[str], list[str]]:
 
 def _load(facts: CardFacts) -> list[str]:
     lines = ["from hf_lwal import AutoModelForLwALClassification"]
-    if facts.processor:
-        lines.append(f"from transformers import {facts.processor}")
+    processor = facts.processor
+    if processor:
+        lines.append(f"from transformers import {processor}")
     lines += ["", f"model = AutoModelForLwALClassification.from_pretrained({_name(facts)})"]
-    if facts.processor:
-        lines.append(f"processor = {facts.processor}.from_pretrained({_name(facts)})")
+    if processor:
+        lines.append(f"processor = {processor}.from_pretrained({_name(facts)})")
     return lines
 
 
@@ -132,7 +133,11 @@ def _model(facts: CardFacts) -> list[str]:
 
 def _folded(facts: CardFacts) -> list[str]:
     folder = literal(f"{_place(facts).split('/')[-1]}-folded")
-    lines = [*_load(facts), "", f"stock = model.fold()  # {facts.architecture or 'the stock class'}, same predictions"]
+    lines = [
+        *_load(facts),
+        "",
+        f"stock = model.fold()  # {visible(facts.architecture or 'the stock class')}, same predictions",
+    ]
     lines.append(f"stock.save_pretrained({folder})")
     lines += [f"processor.save_pretrained({folder})"] if facts.processor else []
     lines.append(f"# then, without hf-lwal: pipeline({literal(PIPELINES[facts.task])}, model={folder})")

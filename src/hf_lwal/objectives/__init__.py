@@ -12,8 +12,10 @@ from .lwal import LwAL
 from .lwr import LearningWithRetrospection
 from .max_entropy import MaxEntropy
 from .one_hot import OneHot
+from .own import own_objective
 from .state import average_gradients, has_state, load_objective, save_objective
 from .static_label import StaticLabel
+from .stock import StockObjective
 from .teacher_free import TeacherFree
 
 OBJECTIVES: dict[str, Callable[[LwALSettings], Objective]] = {
@@ -36,14 +38,17 @@ def renamed(values: dict[str, float], **names: str) -> dict[str, float]:
 
 
 def build_objective(settings: LwALSettings) -> Objective:
-    """Build the objective that ``label_method`` names.
+    """Build the objective that ``label_method`` names; ``module:Class`` names one of the user's own.
 
     Raises:
         ValueError: unknown name; the message lists the known ones.
     """
+    if ":" in settings.label_method:
+        return own_objective(settings.label_method)
     if settings.label_method not in OBJECTIVES:
         raise ValueError(
-            f"Unknown label_method {settings.label_method!r}: choose one of {', '.join(sorted(OBJECTIVES))}."
+            f"Unknown label_method {settings.label_method!r}: choose one of {', '.join(sorted(OBJECTIVES))}, or name "
+            "a class of your own as module:Class."
         )
     return OBJECTIVES[settings.label_method](settings)
 
@@ -60,6 +65,7 @@ __all__ = [
     "ObjectiveLoss",
     "OneHot",
     "StaticLabel",
+    "StockObjective",
     "TeacherFree",
     "average_gradients",
     "build_objective",

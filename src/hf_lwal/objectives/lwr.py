@@ -77,7 +77,8 @@ class LearningWithRetrospection(StockObjective):
         if epoch > self.every:
             weight = retrospection_weight(epoch, self.every, context.epochs, self.beta)
             rows = retrospection_divergence(logits, self.records[ids], labels, self.temperature)
-            rows = torch.where(self.recorded[ids], rows, cross_entropy(logits, labels, reduction="none"))
+            alone = cross_entropy(logits, labels, context.label_smoothing, context.class_weights, "none")
+            rows = torch.where(self.recorded[ids], rows, alone)
             retrospection = context.mean(rows, labels)
             loss = (1.0 - weight) * loss + weight * retrospection
             terms["retrospection_loss"] = retrospection.detach()

@@ -14,7 +14,7 @@ from ..head_start import class_mean_projection, held_out_distances, write_linear
 from ..heads import run_without_head
 from ..linear_fold import folded_linear
 from ..probe_start import fitted_start
-from ..start import StartSamples
+from ..start import StartSamples, finite_samples
 from .base import LossContext, ObjectiveLoss
 from .stock import StockObjective, stock_head
 
@@ -56,7 +56,7 @@ class OneHot(StockObjective):
         head = stock_head(model)
         build = fitted_head if self.initial_head == "probe" else nearest_mean_head
         whiten = self.initial_head in ("probe", "whitened")
-        weight, bias, scale = build(*samples[:2], model.config.num_labels, whiten)
+        weight, bias, scale = build(*finite_samples(samples)[:2], model.config.num_labels, whiten)
         layer = model.get_submodule(head.name)
         if layer.bias is None:
             raise ValueError(

@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ..distributed import all_reduce_sum, is_distributed, world_size
+from ..files import replacing
 from .base import Objective
 
 STATE_FILE = "objective.safetensors"
@@ -22,9 +23,8 @@ def save_objective(objective: Objective, folder: str | os.PathLike[str]) -> None
         return
     target = Path(folder, STATE_FILE)
     target.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = target.with_suffix(".unfinished")
-    save_file(tensors, unfinished, metadata={"objective": type(objective).__name__})
-    os.replace(unfinished, target)
+    with replacing(target) as unfinished:
+        save_file(tensors, unfinished, metadata={"objective": type(objective).__name__})
 
 
 def has_state(folder: str | os.PathLike[str]) -> bool:

@@ -85,10 +85,12 @@ class StaticLabel(Objective):
         model.labels_are_current()
 
     def loss(self, outputs: Any, labels: Tensor, context: LossContext) -> ObjectiveLoss:
-        """Mean Huber loss over the rows of the whole step."""
+        """Mean Huber loss over the rows of the whole step, weighted by class."""
         if context.own_loss is not None:
             return ObjectiveLoss(context.classification_loss(outputs, labels, labels), {})
         rows = huber_to_label(outputs["embeddings"], context.model.label_table.label_vectors, labels, self.delta)
+        if context.class_weights is not None:
+            rows = rows * context.class_weights.to(rows)[labels.clamp(min=0)]
         return ObjectiveLoss(context.mean(rows, labels), {})
 
     def _vectors(self, names: list[str]) -> Tensor:

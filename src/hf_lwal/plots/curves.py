@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,12 @@ from .figures import GREY, new_figure, save_figure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-DASHES = ("-", "--", ":", "-.")
+CYCLE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+"""Okabe and Ito's colours, which people who see no red or no green tell apart, without yellow and black."""
+DASHES = ("-", "--", "-.", ":")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
+REFERENCE = {"color": "black", "linestyle": (0, (4, 2)), "linewidth": 2.0, "marker": "o", "zorder": 3}
+"""On top, and with gaps, in which a line below it shows."""
 LEGEND_INSIDE = 4
 """Methods that fit into a legend among the curves; more get theirs at the side."""
 
@@ -39,8 +45,8 @@ def plot_learning_curves(
         xlabel: name of the steps' axis.
         ylabel: name of the values' axis.
         title: heading, optional.
-        reference: one of the methods. A dashed line marks its best value, a ring the first point of each method that
-            reaches it (figure 2 of the paper).
+        reference: one of the methods, drawn in black over the others. A dotted line marks its best value, a ring the
+            first point of each method that reaches it (figure 2 of the paper).
         spread: for some methods the standard deviation at each of their points, drawn as a band.
     """
     if not curves:
@@ -49,28 +55,33 @@ def plot_learning_curves(
         raise ValueError(f"reference must be one of the curves with points, {', '.join(curves)}, got {reference!r}.")
     outside = len(curves) > LEGEND_INSIDE
     figure, axes = new_figure(9.5 if outside else 7.0, 4.5)
-    colours = _draw_lines(axes, curves, spread or {})
-    _leave_out_untrained(axes, curves)
+    colours = _draw_lines(axes, curves, spread or {}, reference)
+    note = _leave_out_untrained(axes, curves)
+    _whole_steps(axes)
     if reference is not None:
         _mark_target(axes, curves, reference, colours)
-    axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
+    axes.set(xlabel="\n".join(filter(None, [xlabel, note])), ylabel=ylabel, title=title)
     axes.grid(alpha=0.3)
     if outside:
-        figure.legend(loc="outside right center", fontsize=8)
+        figure.legend(loc="outside right center", fontsize=8, handlelength=4)
     else:
-        axes.legend()
+        axes.legend(handlelength=4)
     return save_figure(figure, path)
 
 
 def _draw_lines(
-    axes: Axes, curves: Mapping[str, Sequence[tuple[float, float]]], spread: Mapping[str, Sequence[float]]
+    axes: Axes,
+    curves: Mapping[str, Sequence[tuple[float, float]]],
+    spread: Mapping[str, Sequence[float]],
+    reference: str | None,
 ) -> dict[str, Any]:
     """Draw lines and bands; returns the colour of each method."""
     colours = {}
-    for number, (name, points) in enumerate(curves.items()):
+    styles = _styles()
+    for name, points in curves.items():
         steps, values = np.asarray(points, dtype=np.float64).reshape(-1, 2).T
-        # After ten lines colours come again, with other dashes.
-        (line,) = axes.plot(steps, values, DASHES[number // 10 % len(DASHES)], marker="o", markersize=3, label=name)
+        style = REFERENCE if name == reference else next(styles)
+        (line,) = axes.plot(steps, values, markersize=4, markeredgewidth=0.0, label=name, **style)
         colours[name] = line.get_color()
         if name in spread:
             deviation = np.asarray(spread[name], dtype=np.float64)
@@ -78,18 +89,40 @@ def _draw_lines(
     return colours
 
 
-def _leave_out_untrained(axes: Axes, curves: Mapping[str, Sequence[tuple[float, float]]]) -> None:
+def _styles() -> Iterator[dict[str, Any]]:
+    """How lines are drawn: no two of 48 alike, and none told from another by colour alone."""
+    for number in itertools.count():
+        yield {
+            "color": CYCLE[number % len(CYCLE)],
+            "linestyle": DASHES[number // len(CYCLE) % len(DASHES)],
+            "marker": MARKERS[(number + number // 24) % len(MARKERS)],
+        }
+
+
+def _whole_steps(axes: Axes) -> None:
+    """There is no half step."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _leave_out_untrained(axes: Axes, curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
     """Cut off first points that lie so far below all others that they would take more than half of the picture.
 
     An untrained model's accuracy says little, and what methods differ in would be a few pixels high.
+
+    Returns:
+        A sentence for readers; empty where nothing was cut off.
     """
     trained = [value for points in curves.values() for _, value in list(points)[1:]]
     if not trained:
-        return
+        return ""
     low, high = min(trained), max(trained)
     lowest = min(points[0][1] for points in curves.values() if points)
-    if low - lowest > high - low > 0.0:
-        axes.set_ylim(low - 0.05 * (high - low), high + 0.1 * (high - low))
+    if not low - lowest > high - low > 0.0:
+        return ""
+    axes.set_ylim(low - 0.05 * (high - low), high + 0.1 * (high - low))
+    return f"(cut below: before the first step the lowest is at {lowest:.3g})"
 
 
 def _mark_target(
@@ -97,7 +130,7 @@ def _mark_target(
 ) -> None:
     """Draw the reference's best value, and where each method first reaches it."""
     target = max(value for _, value in curves[reference])
-    axes.axhline(target, color=GREY, linestyle="--", linewidth=1.0, label=f"best of {reference}: {target:.1f}")
+    axes.axhline(target, color=GREY, linestyle=":", linewidth=1.0, label=f"best of {reference}: {target:.1f}")
     bottom = axes.get_ylim()[0]
     at = Counter[float]()
     for name, points in curves.items():
@@ -141,7 +174,8 @@ def plot_label_drift(
         for label in np.argsort(-values.sum(axis=0), kind="stable")[: 3 if len(top) else 0]:
             axes.plot(steps, 100.0 * values[:, label], "--", linewidth=1.0, label=top[label])
         axes.legend(fontsize=8)
-    axes.set(xlabel="optimizer steps", ylabel="moved (% of the mean distance\nbetween labels)", title=title)
+    axes.set(xlabel="optimizer steps", ylabel="moved (% of the distance\nbetween two labels)", title=title)
     axes.set_ylim(bottom=0.0)
+    _whole_steps(axes)
     axes.grid(alpha=0.3)
     return save_figure(figure, path)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from ..files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,11 +19,20 @@ INCHES_PER_LABEL = 0.15
 """Room for one label name at font size 7: 150 labels stay readable."""
 LABEL_FONT_SIZE = 7
 GREY = "#666666"
-NAVY = "#14345c"
 LUMINANCE = np.array([0.2126, 0.7152, 0.0722])
 """How bright red, green and blue look (Rec. 709)."""
 MOST_LUMINANCE = 0.45
 FORMATS = ("png", "svg", "pdf")
+DPI = 150
+MOST_PIXELS = 16_000_000
+"""Of a picture, which takes some 28 bytes each while it is drawn; a larger figure gets fewer dots per inch."""
+MOST_DRAWN = 1000
+"""Labels in a picture; of more, evenly spaced ones are drawn, which the picture says."""
+GROUP_COLOURS = (
+    *("#0072B2", "#D55E00", "#009E73", "#332288", "#7766FF"),
+    *("#663300", "#000011", "#0000FF", "#003355", "#3311BB"),
+)
+"""Dark enough for text on white, and apart for people who see no red or no green, from the grey of no group too."""
 Colour = Any
 Groups = Sequence[str | None]
 """For each label the group it belongs to, None for a label that belongs nowhere."""
@@ -47,36 +57,53 @@ def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
     return figure, figure.add_subplot()
 
 
-def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
-    """Write a figure: to a temporary name first, so that a crash never leaves half a picture."""
+def save_figure(figure: Figure, path: str | os.PathLike[str], tight: bool = False) -> Path:
+    """Write a figure: to a temporary name first, so that a crash never leaves half a picture.
+
+    Args:
+        figure: with all that is drawn.
+        path: file to write.
+        tight: cut the page to what is drawn, or extend it: nothing at the edge is lost.
+    """
     path = Path(path)
     kind = path.suffix.removeprefix(".").lower()
     if kind not in FORMATS:
         raise ValueError(f"A picture's name must end in one of .{', .'.join(FORMATS)}, got {path.name!r}.")
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
-    os.close(descriptor)
-    try:
-        figure.savefig(temporary, format=kind, dpi=150)
-        os.chmod(temporary, 0o644)  # mkstemp makes files that only their owner can read
-        os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    inches = figure.get_figwidth() * figure.get_figheight()
+    with replacing(path) as temporary:
+        figure.savefig(
+            temporary, format=kind, dpi=min(DPI, (MOST_PIXELS / inches) ** 0.5), bbox_inches="tight" if tight else None
+        )
     return path
+
+
+def evenly_spaced(number: int, most: int) -> list[int]:
+    """At most ``most`` of the numbers below ``number``, the first and the last among them.
+
+    >>> evenly_spaced(7, 4)
+    [0, 2, 4, 6]
+    """
+    if number <= most:
+        return list(range(number))
+    return np.linspace(0, number - 1, most).round().astype(int).tolist()
+
+
+def drawn_labels(number: int, title: str, most: int = MOST_DRAWN) -> tuple[list[int], str]:
+    """The labels to draw, and the picture's title, which says so where some are left out."""
+    kept = evenly_spaced(number, most)
+    note = f"{len(kept):,} of {number:,} labels, evenly spaced" if len(kept) < number else ""
+    return kept, "\n".join(filter(None, [title, note]))
 
 
 def group_colours(groups: Groups) -> dict[str | None, Colour]:
     """Give every group its own colour, dark enough for text on white; labels without group are grey.
 
-    Up to 10 groups get the colours of a qualitative map, more get evenly spaced hues, darker and lighter in turn.
+    Up to 10 groups get `GROUP_COLOURS`, more get evenly spaced hues, darker and lighter in turn.
     """
     require_matplotlib()
-    from matplotlib import colormaps
-
     names = list(dict.fromkeys(group for group in groups if group is not None))
-    few = list(colormaps["tab10"].colors)  # type: ignore[attr-defined]
-    few[7] = NAVY  # its grey is that of labels without group
-    colours = few if len(names) <= len(few) else _spaced_colours(len(names))
+    colours: Sequence[Colour] = GROUP_COLOURS if len(names) <= len(GROUP_COLOURS) else _spaced_colours(len(names))
     return {None: GREY, **dict(zip(names, colours, strict=False))}
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..hierarchy import Matrix, label_distances, leaf_order, linkage
+from ..hierarchy import Matrix, as_matrix, label_distances, leaf_order, linkage
 from ..metrics import map_positions
 from .figures import (
     GREY,
@@ -18,6 +18,8 @@ from .figures import (
     Groups,
     add_group_legend,
     check_names,
+    drawn_labels,
+    evenly_spaced,
     group_colours,
     new_figure,
     save_figure,
@@ -31,6 +33,10 @@ if TYPE_CHECKING:
 
 FEW_LABELS = 30
 """With no more labels than these, a map has room for larger names."""
+MOST_ROWS = 200
+"""Names along a heat map, which is then 33 inches wide; of more labels, every second or third is named."""
+MOST_ON_MAP = 150
+"""Labels on a map; with more of them the names would hide each other, and to place them takes minutes."""
 
 
 def plot_label_distances(
@@ -49,15 +55,19 @@ def plot_label_distances(
         metric: distance between label vectors, see ``hierarchy.label_distances``.
         title: heading, optional.
     """
-    distances = label_distances(label_vectors, metric)
-    check_names("names", names, len(distances))
+    vectors = as_matrix(label_vectors)
+    check_names("names", names, len(vectors))
+    kept, title = drawn_labels(len(vectors), title)
+    distances = label_distances(vectors[kept], metric)
     order = leaf_order(linkage(distances))
-    side = 3.0 + INCHES_PER_LABEL * len(names)
+    side = 3.0 + INCHES_PER_LABEL * min(len(kept), MOST_ROWS)
     figure, axes = new_figure(side + 1.0, side)
-    image = axes.imshow(distances[np.ix_(order, order)], cmap="viridis")
-    ordered = [names[leaf] for leaf in order]
-    axes.set_xticks(range(len(names)), ordered, fontsize=LABEL_FONT_SIZE, rotation=90)
-    axes.set_yticks(range(len(names)), ordered, fontsize=LABEL_FONT_SIZE)
+    ordered = distances[np.ix_(order, order)].astype(np.float32)
+    image = axes.imshow(ordered, cmap="viridis", interpolation="nearest")
+    named = evenly_spaced(len(kept), MOST_ROWS)
+    shown = [names[kept[order[place]]] for place in named]
+    axes.set_xticks(named, shown, fontsize=LABEL_FONT_SIZE, rotation=90)
+    axes.set_yticks(named, shown, fontsize=LABEL_FONT_SIZE)
     axes.set_title(title)
     figure.colorbar(image, ax=axes, shrink=0.6, label=f"{metric} distance")
     return save_figure(figure, path)
@@ -83,26 +93,29 @@ def plot_label_map(
         metric: distance between label vectors, see ``hierarchy.label_distances``.
         title: heading, optional.
     """
-    distances = label_distances(label_vectors, metric)
-    check_names("names", names, len(distances))
+    vectors = as_matrix(label_vectors)
+    check_names("names", names, len(vectors))
     colours: list[Any] = [GREY] * len(names)
     if groups is not None:
-        check_names("groups", groups, len(distances))
+        check_names("groups", groups, len(vectors))
         of_group = group_colours(sorted_groups(groups))
         colours = [of_group[group] for group in groups]
-    places = map_positions(distances)  # (C, 2)
+    kept, title = drawn_labels(len(vectors), title, MOST_ON_MAP)
+    names, colours = [names[label] for label in kept], [colours[label] for label in kept]
+    places = map_positions(label_distances(vectors[kept], metric))  # (C, 2)
     side = 4.5 + 0.9 * np.sqrt(len(names))
     figure, axes = new_figure(side, side)
     axes.scatter(places[:, 0], places[:, 1], c=colours, s=14)
     axes.set(title=title, xticks=[], yticks=[], aspect="equal")
     axes.margins(0.1)
+    axes.spines[:].set_visible(False)  # names may cross the edge
     axes.set_xlabel(f"map of {metric} distances; axes have no meaning of their own", fontsize=8)
     if groups is not None:
         add_group_legend(figure, groups)
     figure.draw_without_rendering()  # fixes the size of the axes, which the names are laid out in
     figure.set_layout_engine("none")
     _place_names(axes, places, names, colours)
-    return save_figure(figure, path)
+    return save_figure(figure, path, tight=True)  # a long name may stick out of the page
 
 
 def _place_names(axes: Axes, places: Matrix, names: Sequence[str], colours: Sequence[Any]) -> None:
@@ -127,5 +140,6 @@ def _place_names(axes: Axes, places: Matrix, names: Sequence[str], colours: Sequ
         iter_lim=25,  # without a number of steps it stops after a second: another map on a slower machine
         prevent_crossings=False,  # quadratic in Python, and lines this short cross nothing
         min_arrow_len=8,
+        ensure_inside_axes=False,  # else names at the edge are pushed onto each other
         arrowprops={"arrowstyle": "-", "color": GREY, "lw": 0.4, "alpha": 0.7},
     )

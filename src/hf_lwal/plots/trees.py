@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..hierarchy import Matrix, label_distances, leaf_order, linkage
+from ..hierarchy import Matrix, as_matrix, label_distances, leaf_order, linkage
 from .figures import (
     GREY,
     INCHES_PER_LABEL,
@@ -15,6 +15,8 @@ from .figures import (
     Groups,
     add_group_legend,
     check_names,
+    drawn_labels,
+    evenly_spaced,
     group_colours,
     new_figure,
     save_figure,
@@ -24,6 +26,9 @@ from .figures import (
 if TYPE_CHECKING:
     from ..hierarchy import MatrixLike
 
+MOST_NAMES = 600
+"""Beside a tree of 90 inches; of more labels, every second or third is named."""
+
 
 def tree_segments(merges: Matrix, order: Sequence[int]) -> list[list[tuple[float, float]]]:
     """Lay out a tree whose leaf ``order[i]`` sits at height i: four points (distance, position) for each merge.
@@ -32,7 +37,7 @@ def tree_segments(merges: Matrix, order: Sequence[int]) -> list[list[tuple[float
 
     Args:
         merges: (C - 1, 4) as ``hierarchy.linkage`` returns them.
-        order: the C leaves from bottom to top.
+        order: the C leaves by their places.
     """
     position = {leaf: float(place) for place, leaf in enumerate(order)}
     distance = dict.fromkeys(order, 0.0)
@@ -56,6 +61,8 @@ def plot_dendrogram(
 ) -> Path:
     """Draw the hierarchy of the labels (average linkage): the further right two branches meet, the less alike.
 
+    From top to bottom in the order of the heat map's rows.
+
     Args:
         label_vectors: (C, D) tensor or array.
         names: the C label names.
@@ -65,23 +72,28 @@ def plot_dendrogram(
         metric: distance between label vectors, see ``hierarchy.label_distances``.
         title: heading, optional.
     """
-    distances = label_distances(label_vectors, metric)
-    check_names("names", names, len(distances))
+    vectors = as_matrix(label_vectors)
+    check_names("names", names, len(vectors))
+    if groups is not None:
+        check_names("groups", groups, len(vectors))
+    kept, title = drawn_labels(len(vectors), title)
+    names = [names[label] for label in kept]
+    distances = label_distances(vectors[kept], metric)
     merges = linkage(distances)
     order = leaf_order(merges)
-    figure, axes = new_figure(8.0, 1.5 + INCHES_PER_LABEL * len(names))
+    figure, axes = new_figure(8.0, 1.5 + INCHES_PER_LABEL * min(len(names), MOST_NAMES))
     from matplotlib.collections import LineCollection
 
     axes.add_collection(LineCollection(tree_segments(merges, order), colors=GREY, linewidths=0.8))
-    axes.set(xlim=(0.0, 1.02 * max(merges[-1, 2], 1e-12)), ylim=(-0.7, len(names) - 0.3), title=title)
+    axes.set(xlim=(0.0, 1.02 * max(merges[-1, 2], 1e-12)), ylim=(len(names) - 0.3, -0.7), title=title)
     axes.set_xlabel(f"{metric} distance between label vectors")
-    axes.set_yticks(range(len(names)), [names[leaf] for leaf in order], fontsize=LABEL_FONT_SIZE)
+    named = evenly_spaced(len(names), MOST_NAMES)
+    axes.set_yticks(named, [names[order[place]] for place in named], fontsize=LABEL_FONT_SIZE)
     axes.spines[["top", "left", "right"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
     if groups is not None:
-        check_names("groups", groups, len(distances))
         colours = group_colours(sorted_groups(groups))
-        for tick, leaf in zip(axes.get_yticklabels(), order, strict=True):
-            tick.set_color(colours[groups[leaf]])
+        for tick, place in zip(axes.get_yticklabels(), named, strict=True):
+            tick.set_color(colours[groups[kept[order[place]]]])
         add_group_legend(figure, groups)
     return save_figure(figure, path)

@@ -1,0 +1,8 @@
+"""``python -m hf_lwal``: the command line, as the script ``hf-lwal``."""
+
+import sys
+
+from .cli import program
+
+if __name__ == "__main__":
+    sys.exit(program())

@@ -1,0 +1,165 @@
+"""Read a table of any kind, whether it stands alone or in a folder, and lines of text."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import logging
+import lzma
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import CommandError
+from .separated import read_separated
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+logger = logging.getLogger(__name__)
+Tell = Callable[[str], None]
+"""Takes a note: what was read otherwise than one might think, without a full stop."""
+
+COMPRESSED: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.decompress,
+    ".bz2": bz2.decompress,
+    ".xz": lzma.decompress,
+}
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+FILES = (*SEPARATORS, ".json", ".jsonl", ".ndjson", ".parquet")
+"""Endings of tables; all but parquet may be compressed."""
+
+
+def log_note(note: str) -> None:
+    """Where notes go when nobody collects them."""
+    logger.warning("%s.", note)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message."""
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def ending(path: str | Path) -> str:
+    """Ending of a file's name in lower case, without that of its compression.
+
+    >>> ending("rows.CSV.gz")
+    '.csv'
+    """
+    path = Path(path)
+    return (Path(path.stem) if path.suffix.lower() in COMPRESSED else path).suffix.lower()
+
+
+def read_table(path: Path, tell: Tell = log_note) -> Dataset:
+    """Read all rows of a table.
+
+    Cells of csv and tsv are strings, whole numbers or decimal numbers, by the whole column, and only an empty cell is
+    missing. Rows are never lost without a note.
+
+    Args:
+        path: a file whose name ends in one of ``FILES``.
+        tell: takes notes.
+    """
+    import datasets
+
+    kind = ending(path)
+    if kind not in FILES:
+        raise CommandError(f"{str(path)!r} is not a data file; its name must end in {', '.join(FILES)}.")
+    if path.stat().st_size == 0:
+        raise CommandError(f"{str(path)!r} is empty.")
+    try:
+        if kind == ".parquet":
+            return datasets.load_dataset("parquet", data_files={"train": str(path)})["train"]
+        text = read_text(path)
+        if not text.strip():
+            raise CommandError(f"{str(path)!r} is empty.")
+        if kind in SEPARATORS:
+            columns: Mapping[str, Sequence[Any]] = read_separated(text, SEPARATORS[kind], str(path), tell)
+        else:
+            columns = _columns(_json(text, kind == ".json"))
+        return datasets.Dataset.from_dict({name: _uniform(values) for name, values in columns.items()})
+    except (OSError, ValueError, TypeError, OverflowError, datasets.exceptions.DatasetsError) as error:
+        reason = first_line(error.__cause__ or error)
+        raise CommandError(f"{str(path)!r} could not be read as {kind[1:]}: {reason}") from error
+
+
+def read_text(path: Path) -> str:
+    """The text of a file in UTF-8, or in UTF-16 with its mark."""
+    content = path.read_bytes()
+    if path.suffix.lower() in COMPRESSED:
+        content = COMPRESSED[path.suffix.lower()](content)
+    return decoded(content, str(path))
+
+
+def decoded(content: bytes, name: str) -> str:
+    """Bytes in UTF-8 or in UTF-16 with its mark as text, without the mark."""
+    encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    try:
+        return content.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise CommandError(
+            f"{name!r} is not a text file in UTF-8: line {line} has the byte 0x{content[error.start]:02x}. Save it as "
+            "UTF-8, for example with `iconv -f latin1 -t utf-8`."
+        ) from error
+
+
+def lines_of(text: str) -> list[str]:
+    r"""Lines of a text, ended by line feeds alone: other separators of Unicode stand inside texts.
+
+    >>> lines_of("one\u2028still one\r\n\ntwo\n")
+    ['one\u2028still one', '', 'two']
+    """
+    lines = text.split("\n") if "\n" in text else text.split("\r")
+    lines = [line.removesuffix("\r") for line in lines]
+    return lines if lines[-1] else lines[:-1]
+
+
+def _json(text: str, whole: bool) -> Any:
+    """What a JSON file holds; one object per line where it is not one value."""
+    if whole:
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError as error:
+            if "\n" not in text.strip() or "Extra data" not in error.msg:
+                raise
+    rows = []
+    for number, line in enumerate(lines_of(text), start=1):
+        if line.strip():
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError as error:
+                raise ValueError(f"line {number}: {error.msg}") from None
+    return rows
+
+
+def _columns(value: Any) -> dict[str, list[Any]]:
+    """Columns of a list of rows, of a mapping of columns, or of the one list that an object holds."""
+    if isinstance(value, Mapping):
+        parts = list(value.values())
+        lists = [part for part in parts if isinstance(part, list)]
+        if lists and len(lists) == len(parts) and len({len(part) for part in parts}) == 1:
+            if len(parts) > 1 or not _are_rows(parts[0]):
+                return dict(value)
+        elif parts and all(isinstance(part, Mapping) for part in parts) and len({tuple(part) for part in parts}) == 1:
+            return {name: list(cells.values()) for name, cells in value.items()}  # as pandas writes it
+        if len(lists) == 1 and _are_rows(lists[0]):
+            return _columns(lists[0])
+        return _columns([value])
+    if not isinstance(value, list) or not _are_rows(value):
+        raise ValueError('it must hold one object per row, such as {"text": …, "label": …}')
+    names = dict.fromkeys(name for row in value for name in row)
+    return {name: [row.get(name) for row in value] for name in names}
+
+
+def _are_rows(value: list[Any]) -> bool:
+    return bool(value) and all(isinstance(row, Mapping) for row in value)
+
+
+def _uniform(values: Sequence[Any]) -> Sequence[Any]:
+    """Scalars of unlike types as strings, which no column can hold otherwise."""
+    kinds = {type(value) for value in values if value is not None}
+    if len(kinds) < 2 or kinds == {int, float} or not kinds <= {str, int, float, bool}:
+        return values
+    return [None if value is None else str(value) for value in values]

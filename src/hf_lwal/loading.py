@@ -1,0 +1,301 @@
+"""What a checkpoint must hold, and what becomes of its label table when other labels are asked for."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zipfile import is_zipfile
+
+from safetensors import SafetensorError, safe_open
+from transformers import PreTrainedConfig
+
+from .configuration_lwal import HUB_KEYWORDS, LwALConfig, generic_label_names
+from .hub_code import broken_download
+from .label_rows import ROW_TENSORS
+
+if TYPE_CHECKING:
+    from .modeling_lwal import LwALPreTrainedModel
+
+logger = logging.getLogger(__name__)
+
+NOT_IN_THE_CONFIG = ("dtype", "torch_dtype", "quantization_config")
+"""Keywords of ``from_pretrained`` that transformers keeps from the configuration, which would swallow them."""
+SHOWN = 8
+"""How many names an error lists."""
+
+
+def configuration_of(
+    name: str | os.PathLike[str], config: Any, keywords: dict[str, Any]
+) -> tuple[Any, dict[str, Any], dict[int, str] | None]:
+    """Configuration to load an LwAL checkpoint with, the keywords that are left, and the names of its own labels.
+
+    Args:
+        name: Hub id or local folder.
+        config: what ``from_pretrained`` takes as ``config``.
+        keywords: of ``from_pretrained``.
+
+    Returns:
+        The configuration with the labels that were asked for; ``config`` itself where none can be read, as from an
+        adapter's folder. The names are None where the checkpoint does not say them.
+    """
+    hub = {key: keywords[key] for key in HUB_KEYWORDS if key in keywords}
+    if not isinstance(config, PreTrainedConfig):
+        kept = {key: value for key, value in keywords.items() if key in NOT_IN_THE_CONFIG or key in hub}
+        rest = {key: value for key, value in keywords.items() if key not in kept}
+        try:
+            config, unused = LwALConfig.from_pretrained(
+                name if config is None else config, return_unused_kwargs=True, **hub, **rest
+            )
+        except OSError:  # transformers finds the model that an adapter belongs to, or says what is missing
+            return config, keywords, None
+        keywords = kept | unused
+    return config, keywords, stored_label_names(name, hub)
+
+
+def stored_label_names(name: str | os.PathLike[str], hub: dict[str, Any]) -> dict[int, str] | None:
+    """Id to name of the labels that an LwAL checkpoint was saved with; None when it does not say.
+
+    Args:
+        name: Hub id or local folder.
+        hub: those keywords of ``from_pretrained`` that `HUB_KEYWORDS` lists.
+    """
+    try:
+        stored, _ = PreTrainedConfig.get_config_dict(name, **hub)
+    except OSError:
+        return None
+    if stored.get("model_type") != LwALConfig.model_type:
+        return None
+    return LwALConfig.from_dict(stored).label_names
+
+
+def rows_of(asked: dict[int, str], stored: dict[int, str]) -> list[int] | None:
+    """Row of the checkpoint that each label asked for is; None when these are other labels.
+
+    Names count, in any order and spelling. Where one side has none (``LABEL_0``), ids do.
+    """
+    if len(asked) != len(stored):
+        return None
+    for spelled in (str, _spelled_plainly):
+        rows = {spelled(name): row for row, name in stored.items()}
+        wanted = [spelled(name) for name in asked.values()]
+        if len(rows) == len(stored) and len(set(wanted)) == len(wanted) and set(wanted) == set(rows):
+            return [rows[name] for name in wanted]
+    unnamed = generic_label_names(len(stored))
+    return list(stored) if unnamed in (asked, stored) else None
+
+
+def _spelled_plainly(name: str) -> str:
+    """A name without what people spell differently: upper case, width of letters, spaces, hyphens, underscores."""
+    return re.sub(r"[\s_-]+", " ", unicodedata.normalize("NFKC", name)).strip().casefold()
+
+
+def refuse_other_labels(name: str | os.PathLike[str], asked: dict[int, str], stored: dict[int, str]) -> None:
+    """Raise ValueError for labels that a checkpoint does not have, where starting anew was not asked for."""
+    if len(asked) != len(stored):
+        found = f"{name} has {len(stored)} labels, but {len(asked)} were asked for"
+    else:
+        found = f"{name} has the labels {listed(stored.values())}, but {listed(asked.values())} were asked for"
+    raise ValueError(
+        f"{found}: leave num_labels and id2label out to use its own labels, which rename_label can rename, or pass "
+        "ignore_mismatched_sizes=True to start a new label table."
+    )
+
+
+def take_labels(
+    model: LwALPreTrainedModel, name: str | os.PathLike[str], asked: dict[int, str], embedding_dim: int | None = None
+) -> None:
+    """Give a model that was just loaded the labels that were asked for; whatever changes is said in one line.
+
+    Args:
+        model: with the labels that its checkpoint was saved with.
+        name: of the checkpoint.
+        asked: id to name.
+        embedding_dim: D, for other labels than the checkpoint's.
+    """
+    stored = model.config.label_names
+    rows = rows_of(asked, stored)
+    if asked == stored or (rows is not None and asked == generic_label_names(len(asked)) and rows == list(stored)):
+        return
+    if rows is None:
+        start_anew(model, asked, embedding_dim)
+        logger.warning(
+            "The labels asked for (%s) are not those of %s (%s): its head and label table are replaced by new ones, "
+            "which know nothing before they are trained.",
+            listed(asked.values()),
+            name,
+            listed(stored.values()),
+        )
+        return
+    spelled = {row: asked[index] for index, row in enumerate(rows)}
+    model.config.id2label = {row: spelled[row] for row in stored}
+    if rows == list(stored):
+        model.config.label2id = {label: index for index, label in asked.items()}
+        logger.warning("The labels of %s (%s) are called %s.", name, listed(stored.values()), listed(asked.values()))
+        return
+    if any(tensor.is_meta for tensor in model.label_table.state_dict().values()):
+        raise ValueError(
+            f"The labels of {name} are in another order than was asked for, and its label table lies on the disk: "
+            "keep the module classifier in memory (device_map), or leave id2label out."
+        )
+    model.align(list(asked.values()))
+    logger.warning(
+        "%s has its labels in another order than was asked for: their rows moved with their names (%s).",
+        name,
+        listed(asked.values()),
+    )
+
+
+def start_anew(model: LwALPreTrainedModel, names: dict[int, str], embedding_dim: int | None = None) -> None:
+    """Give a model other labels, with a fresh head and an empty label table.
+
+    Args:
+        model: changed in place.
+        names: id to name.
+        embedding_dim: D; None for the default, or in the paper's preset for as many dimensions as needed.
+    """
+    config = model.config
+    config.id2label, config.label2id = dict(names), {name: index for index, name in names.items()}
+    config.initial_num_labels = None
+    if config.initial_label_norm > 1.0:  # a classifier's head was kept, and goes now
+        config.initial_labels, config.initial_label_norm = "class_means", 1.0
+    if config.head_name is None:
+        config.validate_lwal()
+        model.reset_label_table()
+        return
+    if embedding_dim is None and config.initial_labels == "one_hot":
+        embedding_dim = max(config.embedding_dim, len(names))
+    width = int(model.head_module.in_features)
+    model.resize_embedding_dim(embedding_dim or default_embedding_dim(len(names), width))
+    config.validate_lwal()
+
+
+def default_embedding_dim(num_labels: int, in_features: int | None) -> int:
+    """D where the user does not choose it.
+
+    Args:
+        num_labels: C.
+        in_features: width of the head's input; None without a head.
+    """
+    wanted = max(128, num_labels)
+    return wanted if in_features is None else min(in_features, wanted)
+
+
+# -- damaged and incomplete checkpoints -----------------------------------------------------------------------------
+
+
+@contextmanager
+def readable_weights(name: str | os.PathLike[str]) -> Iterator[None]:
+    """Say which file cannot be read, and what to do, where loading a model fails.
+
+    Args:
+        name: of the model.
+    """
+    try:
+        yield
+    except Exception as error:  # what reading torch's files raises has no common class
+        unreadable = _unreadable_file(name)
+        if unreadable is not None or isinstance(error, SafetensorError):
+            what, why = unreadable or f"The weights file of {name}", str(error).partition(". ")[0]
+            raise OSError(
+                f"{what} cannot be read ({why or type(error).__name__}): it was cut off or holds no weights. Copy, "
+                "download or save the model again."
+            ) from error
+        if isinstance(error, FileNotFoundError):
+            raise OSError(f"{error}: copy, download or save all files of the model again.") from error
+        if isinstance(error, OSError) and (broken := broken_download(error, str(name))) is not None:
+            raise broken from error
+        raise
+
+
+def _unreadable_file(name: str | os.PathLike[str]) -> str | None:
+    """Path of the first weights file in a local folder that is not whole."""
+    for path in sorted(Path(name).glob("*.safetensors")):
+        try:
+            safe_open(path, "pt")
+        except SafetensorError:
+            return str(path)
+    torch_files = sorted(Path(name).glob("pytorch_model*.bin"))
+    return next((str(path) for path in torch_files if not is_zipfile(path)), None)  # which is what torch.save writes
+
+
+def check_loaded(
+    model: LwALPreTrainedModel, name: str | os.PathLike[str], info: dict[str, Any], ignore_mismatched_sizes: bool
+) -> None:
+    """Refuse a checkpoint that lacks a part of the model, or does not fit the configuration.
+
+    Args:
+        model: just loaded.
+        name: of the checkpoint.
+        info: ``missing_keys`` and ``mismatched_keys`` of transformers' ``from_pretrained``.
+        ignore_mismatched_sizes: start a new head and label table where theirs do not fit.
+
+    Raises:
+        ValueError: as above, or a label table that is damaged.
+    """
+    missing = sorted(info["missing_keys"])
+    if table := [key for key in missing if key.startswith("classifier.")]:
+        raise ValueError(
+            f"{name} has no {', '.join(table)}: its label table is incomplete, so it cannot predict. Load a "
+            "whole LwAL checkpoint, or the plain backbone through AutoModelForLwALClassification."
+        )
+    if missing:
+        raise ValueError(
+            f"{name} lacks {len(missing)} weights of the encoder, which would be random: {listed(missing)}. Copy, "
+            "download or save the whole model again."
+        )
+    mismatched = {key: (tuple(found), tuple(wanted)) for key, found, wanted in info["mismatched_keys"]}
+    if mismatched and not ignore_mismatched_sizes:
+        if "classifier.counts" in mismatched:
+            found, wanted = (shape[0] for shape in mismatched["classifier.counts"])
+            raise ValueError(
+                f"{name} has {found} labels, but its configuration names {wanted}: correct id2label in its "
+                "config.json, or pass ignore_mismatched_sizes=True to start a new label table."
+            )
+        key, (found, wanted) = next(iter(mismatched.items()))
+        raise ValueError(f"{name} stores {key} with shape {found}, but this configuration needs {wanted}.")
+    head = f"encoder.{model.config.head_name}."
+    if any(key.startswith(("classifier.", head)) for key in mismatched):
+        logger.warning("The label table of %s does not fit the configuration: a new one is started.", name)
+        start_anew(model, model.config.label_names, model.config.embedding_dim)
+    check_label_table(model, name)
+
+
+def check_label_table(model: LwALPreTrainedModel, name: str | os.PathLike[str]) -> None:
+    """Raise ValueError, with the label's name, where a label table holds numbers that no training writes.
+
+    Args:
+        model: just loaded.
+        name: of the checkpoint.
+    """
+    table = model.label_table
+    here = {key: value for key, value in table.state_dict().items() if not value.is_meta}  # others lie on the disk
+    faults = [(key, ~here[key].isfinite(), "not finite") for key in ROW_TENSORS if key in here]
+    if "counts" in here:
+        faults.append(("counts", here["counts"] < 0, "negative"))
+    for key, wrong, what in faults:
+        rows = wrong.reshape(len(wrong), -1).any(dim=1).nonzero().flatten().tolist()  # (C,) to their ids
+        if rows:
+            labels = listed(model.config.label_names[row] for row in rows)
+            raise ValueError(
+                f"The label table of {name} is damaged: {key} of {labels} is {what}. Load another checkpoint, or "
+                "train again."
+            )
+    scale = float(here["log_scale_bias"].exp()) if "log_scale_bias" in here else 1.0
+    if not 0.0 < scale < float("inf"):
+        raise ValueError(
+            f"The label table of {name} is damaged: the scale of the logits is {scale}, but must be a positive finite "
+            "number. Load another checkpoint, or train again."
+        )
+
+
+def listed(names: Any) -> str:
+    """The first few names, in quotation marks, and how many more there are."""
+    shown = [repr(name) for name in names]
+    more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
+    return ", ".join(shown[:SHOWN]) + more
