@@ -14,7 +14,6 @@ FORMAT_VERSION = 1
 """Version of the saved format; a checkpoint with a larger number needs a newer hf-lwal."""
 
 TASKS = ("text", "image", "audio")
-FORWARDED = ("pad_token_id", "bos_token_id", "eos_token_id", "vocab_size", "hidden_size", "problem_type")
 HUB_KEYWORDS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 LABEL_KEYWORDS = ("id2label", "label2id", "num_labels")
 NOT_THE_ENCODERS = (

@@ -105,6 +105,12 @@ class LwALPooledConfig(AroundConfig, PreTrainedConfig):
         return self.base_config.get_text_config(*args, **kwargs)
 
     @property
+    def dropout_rate(self) -> float:
+        """Share of the pooled vector that training drops."""
+        stated = (self.classifier_dropout, *(getattr(self.base_config, name, None) for name in DROPOUTS))
+        return next((float(rate) for rate in stated if rate is not None), 0.0)
+
+    @property
     def keys_to_ignore_at_inference(self) -> list[str]:
         """Output fields of the backbone that are not predictions."""
         return list(getattr(self.base_config, "keys_to_ignore_at_inference", []))
@@ -130,12 +136,10 @@ def pooled_config(
     """
     base = copy.deepcopy(config if base is None else base)
     base.architectures = None
-    dropout = next((value for name in DROPOUTS if (value := getattr(base, name, None)) is not None), 0.0)
     return LwALPooledConfig(
         base_config=base,
         pooling=pooling,
         normalize=normalize,
-        classifier_dropout=float(dropout),
         id2label=dict(config.id2label),
         label2id=dict(config.label2id),
         problem_type=config.problem_type,

@@ -65,9 +65,12 @@ class LwALPooledForSequenceClassification(PreTrainedModel):
         super().__init__(config)
         backbone = backbone_from_config(config.base_config)
         config.base_config = backbone.config
+        # What the backbone settled on, not what this class would allow: a copy of the configuration builds it again.
+        config._attn_implementation_internal = backbone.config._attn_implementation
+        config._experts_implementation_internal = backbone.config._experts_implementation
         self.base_model_prefix = backbone.base_model_prefix or "backbone"
         self.add_module(self.base_model_prefix, backbone)
-        self.dropout = nn.Dropout(config.classifier_dropout or 0.0)
+        self.dropout = nn.Dropout(config.dropout_rate)
         width = config.hidden_size * len(config.pooling.split("+"))
         self.classifier = nn.Linear(width, config.num_labels)
         self._backbone_arguments = set(inspect.signature(type(backbone).forward).parameters)
