@@ -1,8 +1,11 @@
 """Whether a checkpoint belongs to the labels at hand: rows of another numbering would answer under wrong names."""
 
 import json
+import shutil
 
 import pytest
+from datasets import ClassLabel
+from safetensors.torch import load_file, save_file
 from tiny_models import tiny_config
 from toy import separable_text
 
@@ -76,3 +79,38 @@ def test_names_that_nobody_gave_and_adapters(tmp_path):
     check_labels_of_checkpoint(str(tmp_path), NAMES)
     with pytest.raises(ValueError, match="1 is 'neu' there and 'pos' here"):
         check_labels_of_checkpoint(tmp_path, ["neg", "pos", "neu"])
+
+
+@pytest.mark.parametrize(
+    "names", [["neu", "neg", "pos"], ["neg", "pos", "odd"], ["pos"], ["x", "neg", "y"]], ids="-".join
+)
+def test_data_that_numbers_its_labels_otherwise_is_refused(tmp_path, names):
+    """The ids of such a data set are valid, so its rows were learned under wrong names."""
+    trainer = trainer_of(tmp_path, NAMES, 1)
+    rows = trainer.train_dataset
+    ids = [label % len(names) for label in rows["labels"]]
+    other = rows.remove_columns("labels").add_column("labels", ids, feature=ClassLabel(names=names))
+    trainer.eval_dataset = {"test": other}
+    with pytest.raises(ValueError, match=r"in the data and \d in the model.*align_labels_with_mapping"):
+        trainer.train()
+    trainer.eval_dataset, trainer.train_dataset = None, other
+    with pytest.raises(ValueError, match=r"in the data and \d in the model"):
+        trainer.train()
+
+
+def test_weights_of_another_shape_and_a_table_in_part(folder, tmp_path):
+    """Another embedding_dim ended in a traceback; of a missing tensor of the table only a warning spoke."""
+    again = trainer_of(folder, NAMES, 2)
+    again.model.resize_embedding_dim(8)
+    with pytest.raises(ValueError, match=r"has the shape .* in this model: build the model as it was"):
+        again.train(resume_from_checkpoint=True)
+    weights = load_file(folder / "checkpoint-1" / "model.safetensors")
+    for name in ("label_vectors", "pending_sums", "log_scale_bias"):
+        copy = shutil.copytree(folder / "checkpoint-1", tmp_path / name)
+        save_file(
+            {key: value for key, value in weights.items() if key != f"classifier.{name}"},
+            copy / "model.safetensors",
+            {"format": "pt"},
+        )
+        with pytest.raises(ValueError, match=f"lacks classifier.{name}"):
+            trainer_of(folder, NAMES, 2).train(resume_from_checkpoint=str(copy))

@@ -11,6 +11,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import safe_open
+from torch import Tensor
+
 from .hub_code import CODE_FOLDER
 
 logger = logging.getLogger(__name__)
@@ -21,6 +24,10 @@ STATE_FILE = "trainer_state.json"
 _NAME = re.compile(r"checkpoint-(\d+)")
 _READ_AS_JSON = (STATE_FILE, "config.json", "adapter_config.json")
 _WEIGHTS = re.compile(r"(adapter_|pytorch_)?model.*\.(safetensors|bin)")
+_TABLE = [
+    f"classifier.{name}"
+    for name in ("label_vectors", "class_features", "pending_sums", "counts", "step", "log_scale_bias", "offset_bias")
+]
 _GENERIC = re.compile(r"LABEL_\d+")
 """What transformers calls labels that nobody named."""
 
@@ -130,6 +137,37 @@ def check_labels_of_checkpoint(checkpoint: str | os.PathLike[str], names: Mappin
         f"({'; '.join(parts)}): leave resume_from_checkpoint out and use another output_dir to start anew, or load "
         "the checkpoint, change its labels with add_label, remove_label or rename_label, and train that model."
     )
+
+
+def check_weights_of_checkpoint(checkpoint: str | os.PathLike[str], weights: Mapping[str, Tensor]) -> None:
+    """Raise unless the weights in a checkpoint have the model's shapes, and its label table is whole.
+
+    Args:
+        checkpoint: its folder; adapters, shards by rank and files of torch are not looked into.
+        weights: state of the model that training goes on with.
+
+    Raises:
+        ValueError: a weight of another shape, or a tensor of the label table that is missing.
+    """
+    found: dict[str, list[int]] = {}
+    for path in sorted(Path(checkpoint).glob("model*.safetensors")):
+        with safe_open(path, "pt") as file:
+            found |= {name: list(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    for name, shape in found.items():
+        if name in weights and list(weights[name].shape) != shape:
+            raise ValueError(
+                f"{name} has the shape {shape} in {os.fspath(checkpoint)} and {list(weights[name].shape)} in this "
+                "model: build the model as it was then (its number of labels, embedding_dim and settings are in the "
+                "checkpoint's config.json), or start anew in another output_dir."
+            )
+    if "classifier.label_vectors" not in weights or not found:
+        return
+    missing = sorted(name for name in _TABLE if name in weights and name not in found)
+    if missing:
+        raise ValueError(
+            f"{os.fspath(checkpoint)} lacks {', '.join(missing)}, without which the label table is not the one that "
+            "was trained: resume from another checkpoint, or start anew in another output_dir."
+        )
 
 
 def _listed(names: list[str]) -> str:

@@ -332,7 +332,7 @@ def calibrated_scale(
     seen, rows = counts > 0, (labels != IGNORE_INDEX).nonzero().squeeze(1)
     if not len(rows):
         return 1.0
-    blocks = rows.split(CALIBRATION_BLOCK)  # a float64 copy of all distances can take gigabytes
+    blocks = torch.split(rows, CALIBRATION_BLOCK)  # a float64 copy of all distances can take gigabytes
     total = sum(float(distances[block][:, seen].double().pow(power).sum()) for block in blocks)
     mean = total / (len(rows) * int(seen.sum()))
     if mean <= (2.0 * SQUARED_DISTANCE_FLOOR**0.5) ** power:
@@ -340,7 +340,7 @@ def calibrated_scale(
     grid = [2.0 ** (k / 2) / mean for k in range(-2, 20)]
     usable = rows[counts[labels[rows]] > 1]
     losses = torch.zeros(len(grid), dtype=torch.float64)
-    for block in usable.split(CALIBRATION_BLOCK):
+    for block in torch.split(usable, CALIBRATION_BLOCK):
         own = labels[block]
         new = leave_one_out(distances[block].double(), own, counts) if held_out is None else held_out[block].double()
         new = new.pow(power).masked_fill(~seen, torch.inf)  # a class without a mean is no candidate

@@ -63,6 +63,26 @@ def check_labels(labels: np.ndarray, names: Mapping[int, str]) -> None:
         raise ValueError(out_of_range(int(labels[bad[0]]), f"row {bad[0]}", len(names)))
 
 
+def check_numbering(dataset: Any, names: Mapping[int, str]) -> None:
+    """Raise ValueError where a data set gives a name that the model knows another id than the model does.
+
+    Args:
+        dataset: looked into if it is a `datasets.Dataset` whose label column is a ``ClassLabel``.
+        names: id to name of the model.
+    """
+    features = dataset.features if isinstance(dataset, Dataset) else {}
+    column = next((name for name in LABEL_COLUMNS if name in features), None)
+    own = getattr(features[column], "names", None) if column else None
+    ids = {name: index for index, name in names.items()}
+    for index, name in enumerate(own or ()):
+        if ids.get(name, index) != index:
+            raise ValueError(
+                f"Label {name!r} has id {index} in the data and {ids[name]} in the model, so rows would be learned "
+                "under wrong names: use dataset.align_labels_with_mapping(model.config.label2id, "
+                f"{column!r}), or model.align(dataset.features[{column!r}])."
+            )
+
+
 def _check_names(labels: Sequence[Any], names: Mapping[int, str]) -> None:
     known = set(names.values())
     numbers = all(label is None or isinstance(label, int | float) for label in labels)

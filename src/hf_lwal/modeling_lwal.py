@@ -493,7 +493,7 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
     def base_model(self) -> nn.Module:
         """The backbone, without the encoder's head, as in the stock class: freezing it leaves the head trainable."""
         encoder = self._modules.get("encoder")
-        base: nn.Module = self if encoder is None else encoder.base_model  # type: ignore[assignment]
+        base: nn.Module = self if encoder is None else encoder.base_model
         return base
 
     @property

@@ -248,7 +248,7 @@ class _LabelledBatches:
 def _ids(model: LwALPreTrainedModel, labels: Sequence[int | str] | None) -> Tensor:
     """(N,) int64 ids of labels that may be names."""
     label2id = {name: index for index, name in model.config.label_names.items()}
-    given = [] if labels is None else list(labels)
+    given: list[Any] = [] if labels is None else list(labels)
     unknown = [label for label in given if isinstance(label, str) and label not in label2id]
     if unknown:
         raise ValueError(f"There is no label {unknown[0]!r} in the model.")

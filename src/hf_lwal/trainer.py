@@ -19,7 +19,7 @@ from transformers.trainer_utils import TrainOutput
 
 from .best_model import BestModelTrainer
 from .callbacks import CentroidRefreshCallback
-from .checkpoints import check_labels_of_checkpoint, checkpoint_to_resume
+from .checkpoints import check_labels_of_checkpoint, check_weights_of_checkpoint, checkpoint_to_resume
 from .configuration_lwal import matched_label_names
 from .distributed import (
     all_reduce_sum,
@@ -36,6 +36,7 @@ from .labels import (
     CheckedCollator,
     balanced_weights,
     check_labels,
+    check_numbering,
     ids_of,
     label_column,
     rows_per_class,
@@ -168,6 +169,8 @@ class LwALTrainer(BestModelTrainer):
             check_trainable(self.model)
         if checkpoint is not None:
             check_labels_of_checkpoint(checkpoint, self._label_names())
+            if not (self.is_fsdp_enabled or self.is_deepspeed_enabled):
+                check_weights_of_checkpoint(checkpoint, self.core_model.state_dict())
         try:
             output = super().train(checkpoint, *args, **kwargs)
         finally:
@@ -615,6 +618,9 @@ class LwALTrainer(BestModelTrainer):
         weights = self.lwal_settings.class_weights
         if labels is not None and len(labels):
             check_labels(labels, names)
+        several = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"": self.eval_dataset}
+        for dataset in (self.train_dataset, *several.values()):
+            check_numbering(dataset, names)
         if weights == "balanced":
             if labels is None:
                 raise ValueError(
