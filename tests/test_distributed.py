@@ -146,6 +146,13 @@ def test_one_hot(torchrun_folder, tmp_path, case):
     assert_equal_runs(in_one_process("one_hot", tmp_path)[case], ranks)
 
 
+@pytest.mark.parametrize("case", ["default", "one_hot from class means"])
+def test_pooled_from_the_fitted_start(torchrun_folder, tmp_path, case):
+    """A fresh head of unlike random numbers, or a fit on the rows of one rank, would train two models."""
+    ranks = [rank[case] for rank in both_ranks(torchrun_folder, "pooled")]
+    assert_equal_runs(in_one_process("pooled", tmp_path)[case], ranks)
+
+
 def test_batch_norm(torchrun_folder):
     """Each rank has its own statistics: label vectors computed from them would differ, and so would predictions."""
     one, other = both_ranks(torchrun_folder, "batch_norm")

@@ -33,8 +33,8 @@ LAYERS = [
         "presets",
         "metrics",
     ),
-    *("pooling", "configuration_pooled", "modeling_pooled"),
     *("label_rows", "label_table", "label_table_file", "hub_code"),
+    *("pooling", "configuration_pooled", "modeling_pooled"),
     *(
         "configuration_lwal",
         "quantisation",

@@ -28,7 +28,7 @@ from .configuration_lwal import (
     refuse_other_problems,
     set_known,
 )
-from .configuration_pooled import config_with_pooling
+from .configuration_pooled import LwALPooledConfig, config_with_pooling
 from .heads import STOCK_CLASSES, Head, find_head, replace_head, stock_from_config, with_architectures
 from .loading import (
     NOT_IN_THE_CONFIG,
@@ -509,7 +509,7 @@ def _pooled(
     hub: dict[str, Any],
 ) -> PreTrainedConfig:
     """`config_with_pooling`, where a head that stays needs the features that it was trained on."""
-    if keep_head and pooling == "auto":
+    if keep_head and pooling == "auto" and not isinstance(config, LwALPooledConfig):
         pooling = MODEL
     pooled = config_with_pooling(config, task, name, pooling, normalize, **hub)
     if keep_head and pooled is not config:

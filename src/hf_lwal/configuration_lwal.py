@@ -190,8 +190,8 @@ class LwALConfig(AroundConfig, PreTrainedConfig):
     @property
     def pooling(self) -> str:
         """How tokens become the features: "model" as the stock classifier does, or a key of `pooling.MODES`."""
-        pooled = isinstance(self.encoder_config, LwALPooledConfig)
-        return self.encoder_config.pooling if pooled else "model"
+        own = getattr(self.encoder_config, "model_type", None) == LwALPooledConfig.model_type  # code may exist twice
+        return str(self.encoder_config.pooling) if own else "model"
 
     @property
     def keys_to_ignore_at_inference(self) -> list[str]:

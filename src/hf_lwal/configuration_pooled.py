@@ -145,6 +145,8 @@ def pooled_config(
         problem_type=config.problem_type,
         name_or_path=config.name_or_path,
         dtype=config.dtype,
+        output_attentions=base.output_attentions,
+        output_hidden_states=base.output_hidden_states,
     )
 
 

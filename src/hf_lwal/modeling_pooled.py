@@ -12,6 +12,7 @@ know.
 from __future__ import annotations
 
 import inspect
+import os
 from typing import Any, ClassVar
 
 import torch
@@ -21,6 +22,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils import can_return_tuple
 
 from .configuration_pooled import LwALPooledConfig
+from .hub_code import forget_code, write_code
 from .pooling import pool
 
 
@@ -102,6 +104,7 @@ class LwALPooledForSequenceClassification(PreTrainedModel):
             name: value for name, value in inputs.items() if value is not None and name in self._backbone_arguments
         }
         flags = {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states}
+        flags = {name: getattr(self.config, name) or None if value is None else value for name, value in flags.items()}
         known |= {name: value for name, value in flags.items() if value is not None}
         encoded = self.base_model(**known, return_dict=True)
         tokens = encoded.last_hidden_state  # (B, T, H)
@@ -117,6 +120,20 @@ class LwALPooledForSequenceClassification(PreTrainedModel):
         return SequenceClassifierOutput(
             loss=loss, logits=logits, hidden_states=encoded.get("hidden_states"), attentions=encoded.get("attentions")
         )
+
+    def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
+        """Save the model and the code that loads it where hf-lwal is not installed; arguments as in transformers."""
+        forget_code(self.config)
+        super().save_pretrained(save_directory, *args, **kwargs)
+        if kwargs.get("is_main_process", True):
+            self._write_code(save_directory)
+
+    def _write_code(self, folder: str | os.PathLike[str]) -> None:
+        write_code(folder, "text", type(self).__name__, "modeling_pooled", LwALPooledConfig.__name__)
+
+    def _upload_modified_files(self, working_dir: str | os.PathLike[str], *args: Any, **kwargs: Any) -> Any:
+        self._write_code(working_dir)  # save_pretrained(push_to_hub=True) uploads before it has written the rest
+        return super()._upload_modified_files(working_dir, *args, **kwargs)
 
     def get_input_embeddings(self) -> nn.Module:
         """The backbone's input embeddings."""

@@ -13,6 +13,7 @@ from ..presets import PRESETS
 METHODS: dict[str, dict[str, Any]] = {
     "one_hot": {"label_method": "one_hot"},
     "one_hot_class_means": {"label_method": "one_hot", "lwal_init": "class_means"},
+    "one_hot_whitened": {"label_method": "one_hot", "lwal_init": "class_means", "lwal_initial_head": "whitened"},
     "one_hot_probe": {"label_method": "one_hot", "lwal_init": "class_means", "lwal_initial_head": "probe"},
     "lp_ft": {"label_method": "one_hot", "head_start": "regression", "lwal_init_samples": 100},
     "frozen_regression": {

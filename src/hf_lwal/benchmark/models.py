@@ -213,6 +213,9 @@ MODELS: dict[str, ModelSpec] = {
     "minilm_pooled": text_model(
         minilm_path, None, "all-MiniLM-L6-v2 (Apache-2.0), its tokens pooled as it was trained to be", pooling="auto"
     ),
+    "minilm_mean": text_model(
+        minilm_path, None, "all-MiniLM-L6-v2 (Apache-2.0), mean of its tokens, not scaled to length 1", pooling="mean"
+    ),
     "minilm_frozen": frozen_text_model(minilm_path, "Two dense layers on frozen all-MiniLM-L6-v2 (Apache-2.0)"),
     "bert": text_model(lambda: BERT, BertConfig, f"{BERT} from the Hub (Apache-2.0)"),
     "bert_frozen": frozen_text_model(lambda: BERT, f"Two dense layers on frozen {BERT} (Apache-2.0)"),
