@@ -133,7 +133,8 @@ def test_accelerate_memory(bert):
         return model
 
     inner()
-    assert sizes[-1] == 8 or sizes[-1] < 32
+    assert sizes[0] == 32
+    assert sizes[-1] <= 8
 
 
 def test_accelerate_checkpointing(bert, tmp_path):

@@ -234,13 +234,6 @@ def test_a_head_that_is_none_is_refused_at_once():
         Auto.from_stock(stock)
 
 
-def test_a_layer_in_place_of_the_label_table(model, tmp_path):
-    model.classifier = nn.Sequential(nn.Linear(32, 5))
-    for use in (lambda: model.save_pretrained(tmp_path), model.train):
-        with pytest.raises(ValueError, match=r"model.classifier is a Sequential, but .* its label table"):
-            use()
-
-
 def test_a_model_that_gave_its_encoder_away(tmp_path):
     """Its weights do not fit its configuration any more: what it would save cannot be loaded."""
     model = Auto.from_config(tiny_config("bert", num_labels=3))

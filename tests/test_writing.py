@@ -2,6 +2,7 @@
 
 import os
 import resource
+import shutil
 import signal
 from contextlib import contextmanager
 from pathlib import Path
@@ -94,9 +95,7 @@ def test_after_a_full_disk_the_old_files_are_whole(command, saved, tmp_path, cap
 
 def test_a_card_on_a_full_disk_leaves_the_old_one(saved, tmp_path, capsys):
     folder = tmp_path / "model"
-    folder.mkdir()
-    for path in (saved / "model").iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
+    shutil.copytree(saved / "model", folder)
     assert cli.main(["card", str(folder), "--name", "first"]) == 0
     before = content(folder)
     for room in (0, 3_000, 6_000):

@@ -92,7 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with termination_as_interrupt():
             code = _run(words)
-            sys.stdout.flush()  # here, where a reader that has gone is no error
+            if sys.stdout is not None:  # as it is under pythonw
+                sys.stdout.flush()  # here, where a reader that has gone is no error
             return code
     except SystemExit:  # the parser has said why
         raise

@@ -44,6 +44,9 @@ class AroundConfig:
         else:
             setattr(inner, name, value)
 
+    def _get_generation_parameters(self) -> dict[str, Any]:
+        return {}  # nothing is generated; what the inner configuration says of it stays there
+
     def _inner(self, name: str) -> PreTrainedConfig:
         inner = self.__dict__.get(self.part)
         if not isinstance(inner, PreTrainedConfig):

@@ -457,11 +457,12 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
             initial_label_norm=config.initial_label_norm,
             mask_unseen=config.initial_labels == "class_means",
         )
-        self.classifier = table if not hasattr(self, "classifier") else table.to(self.device)
+        # Not hasattr: the encoder may have a classifier, which answers for this model's while there is none.
+        self.classifier = table.to(self.device) if "classifier" in self._modules else table
         self.tracker.forget()
 
     def _refuse_inside_adapter(self) -> None:
-        if hasattr(self, "classifier") and active_copy(self.classifier) is not self.classifier:
+        if "classifier" in self._modules and active_copy(self.classifier) is not self.classifier:
             raise ValueError(
                 "An adapter holds this model's label table, whose shape cannot change any more: first apply the "
                 "arguments with hf_lwal.settings.apply_settings(model, args.resolve_lwal()), then wrap the model."

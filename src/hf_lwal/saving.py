@@ -34,12 +34,7 @@ def check_labels_fit(model: LwALPreTrainedModel) -> None:
     Args:
         model: an LwAL model.
     """
-    table: Any = model.label_table
-    if not hasattr(table, "num_labels"):
-        raise ValueError(
-            f"model.classifier is a {type(table).__name__}, but an LwAL model has its label table there: leave it as "
-            "it was, and put layers of your own into a class that is registered with transformers' Auto classes."
-        )
+    table = model.label_table
     if model.config.num_labels != table.num_labels:
         raise ValueError(
             f"config.id2label names {model.config.num_labels} labels, but the label table has {table.num_labels}: set "

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..checkpoints import STATE_FILE
 from ..errors import CommandError
 
 if TYPE_CHECKING:
@@ -101,6 +100,8 @@ def _shapes(checkpoint: Path) -> dict[str, tuple[int, ...]]:
 
 def logging_steps_of(checkpoint: str) -> int | None:
     """Steps between log entries of the training that wrote a checkpoint."""
+    from ..checkpoints import STATE_FILE
+
     steps = _json(Path(checkpoint) / STATE_FILE).get("logging_steps")
     return steps if isinstance(steps, int) and steps > 0 else None
 
