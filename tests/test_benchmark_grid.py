@@ -17,7 +17,7 @@ SMALL = {"datasets": ["fashion_mnist"], "models": ["mlp"], "steps": 4, "evaluati
 
 ONE_HOT = (
     *("one_hot", "one_hot_class_means", "one_hot_head10", "paper:std"),
-    *("one_hot_probe", "lp_ft", "frozen_regression"),
+    *("one_hot_whitened", "one_hot_probe", "lp_ft", "frozen_regression"),
 )
 
 
