@@ -118,6 +118,12 @@ def one_hot(folder: Path) -> dict[str, Any]:
     return {name: run(folder, name, **split(8, accumulation=2)) for name in ("one_hot", "one_hot from class means")}
 
 
+def pooled(folder: Path) -> dict[str, Any]:
+    """Label vectors and one-hot labels from the fitted start, on a classifier that is exchanged for one that pools."""
+    options = {"lwal_pooling": "mean", "lwal_initial_head": "probe", **split(8, accumulation=2)}
+    return {name: run(folder, name, **options) for name in ("default", "one_hot from class means")}
+
+
 def batch_norm(folder: Path) -> dict[str, Any]:
     """A model with BatchNorm: its statistics differ between ranks, its label vectors must not."""
     options = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
@@ -216,6 +222,7 @@ SCENARIOS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "evaluation": evaluation,
     "paper": paper,
     "one_hot": one_hot,
+    "pooled": pooled,
     "batch_norm": batch_norm,
     "resume": resume,
     "plain_trainer": plain_trainer,

@@ -15,6 +15,12 @@ from hf_lwal.errors import CommandError
 SMALL = {"datasets": ["fashion_mnist"], "models": ["mlp"], "steps": 4, "evaluations": 2}
 
 
+ONE_HOT = (
+    *("one_hot", "one_hot_class_means", "one_hot_head10", "paper:std"),
+    *("one_hot_whitened", "one_hot_probe", "lp_ft", "frozen_regression"),
+)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_every_named_method_gives_valid_arguments(method, tmp_path):
     (cell,) = Grid(**SMALL, methods=[method], seeds=[1]).cells()
@@ -24,14 +30,15 @@ def test_every_named_method_gives_valid_arguments(method, tmp_path):
         settings.label_method
         == {
             **{name: "lwal" for name in METHODS},
-            **{name: "one_hot" for name in ("one_hot", "one_hot_class_means", "one_hot_head10", "paper:std")},
+            **{name: "one_hot" for name in ONE_HOT},
             **{name: "lwr" for name in ("lwr", "paper:lwr2k", "paper:lwr3k", "paper:lwr5k")},
             **{name: "static_label" for name in ("static_label", "paper:static_label")},
             **{name: "label_embed" for name in ("label_embed", "paper:label_embed")},
             **{name: name for name in ("label_smoothing", "max_entropy", "teacher_free")},
         }[method]
     )
-    assert (arguments.max_steps, arguments.eval_steps, arguments.learning_rate) == (4, 2, 1e-4)
+    expected = (1, 1, 0.0) if method == "frozen_regression" else (4, 2, 1e-4)
+    assert (arguments.max_steps, arguments.eval_steps, arguments.learning_rate) == expected
 
 
 @pytest.mark.parametrize("preset", PRESETS)

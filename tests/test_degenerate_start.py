@@ -52,8 +52,8 @@ def test_any_features_give_a_finite_start(name):
     if name in TELLING:
         assert (logits.argmax(1) == LABELS)[rows].float().mean() > 0.9
     control = AutoModelForLwALClassification.from_config(tiny_config("bert", num_labels=4, hidden_size=32))
-    control = OneHot(init="class_means", whiten=True).prepare_model(control)
-    OneHot(init="class_means", whiten=True).start(control, StartSamples(features, LABELS, 0.0))
+    control = OneHot(init="class_means", initial_head="whitened").prepare_model(control)
+    OneHot(init="class_means", initial_head="whitened").start(control, StartSamples(features, LABELS, 0.0))
     assert control.classifier.weight.isfinite().all()
     if name in TELLING:
         predicted = control.classifier(features).argmax(1)

@@ -35,6 +35,7 @@ LAYERS = [
         "metrics",
     ),
     *("label_rows", "label_table", "label_table_file", "hub_code"),
+    *("pooling", "configuration_pooled", "modeling_pooled"),
     *(
         "configuration_lwal",
         "quantisation",
@@ -43,6 +44,7 @@ LAYERS = [
         "saving",
         "tasks",
         "head_start",
+        "probe_start",
         "start",
         "inference",
         "label_editing",
@@ -60,6 +62,7 @@ LAYERS = [
         "training_args",
         "settings",
         "objectives",
+        "repooling",
         "exact_accumulation",
         "callbacks",
         "checkpoints",

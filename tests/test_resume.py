@@ -62,11 +62,15 @@ def whole(tmp_path_factory):
     return undisturbed(tmp_path_factory.mktemp("whole"))[:2]
 
 
-@pytest.mark.parametrize("options", [{}, BEST], ids=["plain", "best"])
+POOLED = {"lwal_pooling": "mean+last", "lwal_initial_head": "probe"}
+"""Both change the model after it is built, and before a checkpoint is read."""
+
+
+@pytest.mark.parametrize("options", [{}, BEST, POOLED], ids=["plain", "best", "pooled"])
 def test_resume_at_every_step(tmp_path, options):
     """State outside the checkpoint (pending sums, when means were last refreshed, random state) changes the run."""
     folder, expected, first = undisturbed(tmp_path / "whole", **options)
-    if options:
+    if options is BEST:
         best = [entry["eval_accuracy"] for entry in first.state.log_history if "eval_accuracy" in entry]
         assert 1 < first.state.best_global_step < STEPS, best
         refreshed = [entry["step"] for entry in first.state.log_history if "eval_refresh_seconds" in entry]

@@ -35,19 +35,20 @@ def in_threads(work, calls):
 
 
 @pytest.mark.parametrize(
-    ("name", "embedding_dim", "compiled"),
+    ("name", "options", "compiled"),
     [
-        ("bert", 32, False),  # as wide as the features: a mix-up raises nothing
-        ("bert", 8, False),
-        ("roberta", 32, False),  # a head inside the classifier
-        ("vit", 32, False),
-        ("wav2vec2", 16, False),
-        ("bert", 32, True),
+        ("bert", {"embedding_dim": 32}, False),  # as wide as the features: a mix-up raises nothing
+        ("bert", {"embedding_dim": 8}, False),
+        ("bert", {"embedding_dim": 32, "pooling": "mean"}, False),
+        ("roberta", {"embedding_dim": 32}, False),  # a head inside the classifier
+        ("vit", {"embedding_dim": 32}, False),
+        ("wav2vec2", {"embedding_dim": 16}, False),
+        ("bert", {"embedding_dim": 32}, True),
     ],
 )
-def test_every_thread_gets_its_own_answers(tiny_config, name, embedding_dim, compiled):
+def test_every_thread_gets_its_own_answers(tiny_config, name, options, compiled):
     """A thread whose head was switched off by another got features in place of embeddings: other labels, silently."""
-    model = trained(build(tiny_config, name, embedding_dim=embedding_dim), steps=2)
+    model = trained(build(tiny_config, name, **options), steps=2)
     batches = [inputs_for(model, rows=2, seed=seed) for seed in range(10)]
     with torch.no_grad():
         alone = [model(**batch) for batch in batches]

@@ -160,12 +160,18 @@ def test_the_control_differs_in_the_labels_only(finished):
     for name in ("max_steps", "num_train_epochs", "train_batch_size"):
         assert state[name] == control[name]
     assert any("start_samples" in entry for entry in control["log_history"]), "its head started from class means"
-    values = control_values({"output_dir": "out", "learning_rate": 1.0, "lwal_preset": "paper", "push_to_hub": True})
+    values = control_values(
+        {
+            **{"output_dir": "out", "learning_rate": 1.0, "lwal_preset": "paper", "push_to_hub": True},
+            "lwal_pooling": "mean",
+        }
+    )
     assert values == {
         "output_dir": os.path.join("out", "control"),
         "learning_rate": 1.0,
         "label_method": "one_hot",
         "lwal_init": "class_means",
+        "lwal_pooling": "mean",
         "push_to_hub": False,
     }
 

@@ -28,6 +28,7 @@ from .configuration_lwal import (
     refuse_other_problems,
     set_known,
 )
+from .configuration_pooled import LwALPooledConfig, config_with_pooling
 from .heads import STOCK_CLASSES, Head, find_head, replace_head, stock_from_config, with_architectures
 from .loading import (
     NOT_IN_THE_CONFIG,
@@ -45,6 +46,7 @@ from .modeling_lwal import (
     LwALForSequenceClassification,
     LwALPreTrainedModel,
 )
+from .pooling import MODEL, checked_pooling
 from .quantisation import sparing
 from .saving import changed_parts
 
@@ -110,6 +112,8 @@ class AutoModelForLwALClassification:
         config: PreTrainedConfig | str | os.PathLike[str] | None = None,
         keep_head: bool = False,
         output_loading_info: bool = False,
+        pooling: str = "auto",
+        normalize: bool | None = None,
         **kwargs: Any,
     ) -> LwALPreTrainedModel | tuple[LwALPreTrainedModel, dict[str, Any]]:
         """Load an LwAL checkpoint with its label table, or start one from a backbone or fine-tuned classifier.
@@ -125,6 +129,10 @@ class AutoModelForLwALClassification:
             config: native configuration with the labels, as example scripts pass it; not modified.
             keep_head: keep a fine-tuned classifier's head: D = C, and predictions start as the classifier's.
             output_loading_info: also return what transformers says of the weights.
+            pooling: how the tokens of a text become features: "mean", "cls", "max", "last", "mean_sqrt_len",
+                "weightedmean", several joined by "+", "model" for what the stock class does, or "auto" for what a
+                checkpoint of Sentence Transformers says, and "model" for others.
+            normalize: scale these features to length 1; None as the checkpoint says with "auto", else not.
             **kwargs: ``num_labels``, ``id2label``, ``label2id``, settings of the native configuration such as
                 ``hidden_dropout_prob``, and all keywords of transformers' ``from_pretrained``.
 
@@ -140,9 +148,12 @@ class AutoModelForLwALClassification:
         refuse_other_problems(native)
         if isinstance(native, LwALConfig):
             _refuse_for_lwal(name, native, task, keep_head)
+            _check_pooling(native, pooling, normalize)
             model, info = _load_lwal(name, native, id2label, embedding_dim, kwargs)
             return (model, info) if output_loading_info else model
         task = inferred_task(native, task)
+        hub = {key: kwargs[key] for key in HUB_KEYWORDS if key in kwargs}
+        native = _pooled(native, task, name, pooling, normalize, keep_head, hub)
         settings = _settings(native, task, id2label, embedding_dim, keep_head)
         encoder_config = with_architectures(copy.deepcopy(native))
         encoder_config.num_labels = settings["embedding_dim"]
@@ -164,6 +175,8 @@ class AutoModelForLwALClassification:
         *,
         embedding_dim: int | str | None = None,
         task: str | None = None,
+        pooling: str = "model",
+        normalize: bool | None = None,
         **kwargs: Any,
     ) -> LwALPreTrainedModel:
         """Build a model with random weights.
@@ -172,12 +185,15 @@ class AutoModelForLwALClassification:
             config: native configuration with the labels, or an `LwALConfig`.
             embedding_dim: as in `from_pretrained`.
             task: as in `from_pretrained`.
+            pooling: as in `from_pretrained`; without a checkpoint, "auto" is "model".
+            normalize: as in `from_pretrained`.
             **kwargs: passed on to transformers, for example ``dtype`` or ``attn_implementation``.
         """
         if isinstance(config, LwALConfig):
             return MODEL_CLASSES[config.task]._from_config(config, **kwargs)
         task = inferred_task(config, task)
         refuse_other_problems(config)
+        config = config_with_pooling(config, task, None, pooling, normalize)
         settings = _settings(config, task, _names_of(config), embedding_dim)
         encoder_config = copy.deepcopy(config)
         encoder_config.num_labels = settings["embedding_dim"]
@@ -480,6 +496,38 @@ def _refuse_for_lwal(name: str | os.PathLike[str], config: LwALConfig, task: str
     if keep_head:
         raise ValueError(
             f"keep_head=True keeps the head of a stock classifier, but {name} has a label table: leave it out."
+        )
+
+
+def _pooled(
+    config: PreTrainedConfig,
+    task: str,
+    name: str | os.PathLike[str],
+    pooling: str,
+    normalize: bool | None,
+    keep_head: bool,
+    hub: dict[str, Any],
+) -> PreTrainedConfig:
+    """`config_with_pooling`, where a head that stays needs the features that it was trained on."""
+    if keep_head and pooling == "auto" and not isinstance(config, LwALPooledConfig):
+        pooling = MODEL
+    pooled = config_with_pooling(config, task, name, pooling, normalize, **hub)
+    if keep_head and pooled is not config:
+        raise ValueError(
+            f"keep_head=True keeps a head that was trained on other features than pooling={pooling!r} gives: "
+            "leave pooling and normalize out, or keep_head."
+        )
+    return pooled
+
+
+def _check_pooling(config: LwALConfig, pooling: str, normalize: bool | None) -> None:
+    """Raise ValueError when an LwAL checkpoint is asked to pool otherwise than it was trained to."""
+    own = getattr(config.encoder_config, "normalize", False)
+    same = pooling == "auto" or checked_pooling(pooling) == config.pooling
+    if not same or normalize not in (None, own):
+        raise ValueError(
+            f"This checkpoint was trained with pooling={config.pooling!r}, normalize={own}: leave both out, "
+            "or start from the backbone."
         )
 
 

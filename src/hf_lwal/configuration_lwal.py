@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
+
+from .configuration_pooled import AroundConfig, LwALPooledConfig, forwarded
 
 FORMAT_VERSION = 1
 """Version of the saved format; a checkpoint with a larger number needs a newer hf-lwal."""
 
 TASKS = ("text", "image", "audio")
-FORWARDED = ("pad_token_id", "bos_token_id", "eos_token_id", "vocab_size", "hidden_size", "problem_type")
 HUB_KEYWORDS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 LABEL_KEYWORDS = ("id2label", "label2id", "num_labels")
 NOT_THE_ENCODERS = (
@@ -24,25 +25,7 @@ NOT_THE_ENCODERS = (
 EXTRA_OUTPUTS = ("embeddings", "features", "hidden_states", "attentions", "past_key_values", "cache")
 
 
-OF_THE_WHOLE = ("quantization_config", "auto_map", "name_or_path", "architecture", "pretrained_cfg")
-"""What an encoder's configuration says of itself alone, as it was loaded."""
-
-
-def _forwarded(name: str) -> property:
-    """Property that reads and writes ``encoder_config``: tokenizer alignment and scripts set these on the model."""
-
-    def read(self: LwALConfig) -> Any:
-        return getattr(self._encoder(name), name)
-
-    def write(self: LwALConfig, value: Any) -> None:
-        encoder = self.__dict__.get("encoder_config")
-        if isinstance(encoder, PreTrainedConfig):
-            setattr(encoder, name, value)
-
-    return property(read, write)
-
-
-class LwALConfig(PreTrainedConfig):
+class LwALConfig(AroundConfig, PreTrainedConfig):
     """Configuration of a classifier whose targets are learned label vectors.
 
     What it does not have itself (``num_hidden_layers``, ``hidden_dropout_prob``) is read from ``encoder_config`` and
@@ -69,7 +52,8 @@ class LwALConfig(PreTrainedConfig):
         initial_labels: "class_means", or "one_hot" for label vectors that start as multiples of the unit vectors.
         initial_label_norm: that multiple.
         initial_head: what the start pass does to the encoder's last layer, in the features space: "whitened" and
-            "class_means" make it the projection of `head_start.class_mean_projection`, "random" leaves it.
+            "class_means" make it the projection of `head_start.class_mean_projection`, "probe" fits it and the offset
+            to the start rows (`probe_start.fitted_start`), "random" leaves it.
         initial_num_labels: number of labels that the table was started with, where labels were added or removed
             since; ``embedding_dim`` belongs to it.
         push_code: let saves and pushes carry the modules that load the model with ``trust_remote_code=True`` where
@@ -78,6 +62,7 @@ class LwALConfig(PreTrainedConfig):
     """
 
     model_type = "lwal"
+    part: ClassVar[str] = "encoder_config"
     sub_configs_defaults = {"encoder_config": SubConfigSpec(AutoConfig, model_type="bert")}  # noqa: RUF012
 
     id2label: dict[int, str] | dict[str, str] | None = None
@@ -98,17 +83,17 @@ class LwALConfig(PreTrainedConfig):
     repel_weight: float = 0.0
     initial_labels: Literal["class_means", "one_hot"] = "class_means"
     initial_label_norm: float = 1.0
-    initial_head: Literal["whitened", "class_means", "random"] = "whitened"
+    initial_head: Literal["whitened", "class_means", "probe", "random"] = "whitened"
     initial_num_labels: int | None = None
     push_code: bool = True
     lwal_version: int = FORMAT_VERSION
 
-    pad_token_id = _forwarded("pad_token_id")
-    bos_token_id = _forwarded("bos_token_id")
-    eos_token_id = _forwarded("eos_token_id")
-    vocab_size = _forwarded("vocab_size")
-    hidden_size = _forwarded("hidden_size")
-    problem_type = _forwarded("problem_type")
+    pad_token_id = forwarded("pad_token_id")
+    bos_token_id = forwarded("bos_token_id")
+    eos_token_id = forwarded("eos_token_id")
+    vocab_size = forwarded("vocab_size")
+    hidden_size = forwarded("hidden_size")
+    problem_type = forwarded("problem_type")
 
     def __post_init__(self, **kwargs: Any) -> None:
         """Check the values and bring both label dictionaries and the encoder's output size in line."""
@@ -166,7 +151,7 @@ class LwALConfig(PreTrainedConfig):
             ("space", ("features", "embeddings")),
             ("preset", ("default", "paper")),
             ("initial_labels", ("class_means", "one_hot")),
-            ("initial_head", ("whitened", "class_means", "random")),
+            ("initial_head", ("whitened", "class_means", "probe", "random")),
         ):
             value = getattr(self, name)
             if value not in allowed:
@@ -203,6 +188,12 @@ class LwALConfig(PreTrainedConfig):
         return matched_label_names(self.id2label, None)[0] or {}
 
     @property
+    def pooling(self) -> str:
+        """How tokens become the features: "model" as the stock classifier does, or a key of `pooling.MODES`."""
+        own = getattr(self.encoder_config, "model_type", None) == LwALPooledConfig.model_type  # code may exist twice
+        return str(self.encoder_config.pooling) if own else "model"
+
+    @property
     def keys_to_ignore_at_inference(self) -> list[str]:
         """Output fields that are not predictions: the encoder's own, and what the label table adds."""
         own = list(getattr(self.encoder_config, "keys_to_ignore_at_inference", []))
@@ -218,30 +209,6 @@ class LwALConfig(PreTrainedConfig):
             output |= {**timm, "image_processor_type": "TimmWrapperImageProcessor"}
         output.pop("problem_type", None)
         return output
-
-    def _get_generation_parameters(self) -> dict[str, Any]:
-        return {}  # nothing is generated; what the encoder's configuration says of it stays there
-
-    def __getattr__(self, name: str) -> Any:
-        # Called for what this configuration lacks. Scripts and libraries read the sizes and rates of the stock one.
-        value = None if name.startswith("_") or name in OF_THE_WHOLE else getattr(self._encoder(name), name)
-        if name.startswith("_") or name in OF_THE_WHOLE or isinstance(value, PreTrainedConfig):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return value
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        encoder = self.__dict__.get("encoder_config")
-        own = name.startswith("_") or name in OF_THE_WHOLE or name in self.__dict__ or hasattr(type(self), name)
-        if own or not isinstance(encoder, PreTrainedConfig) or not hasattr(encoder, name):
-            super().__setattr__(name, value)
-        else:
-            setattr(encoder, name, value)
-
-    def _encoder(self, name: str) -> PreTrainedConfig:
-        encoder = self.__dict__.get("encoder_config")
-        if not isinstance(encoder, PreTrainedConfig):
-            raise AttributeError(f"{name} is read from encoder_config, which is not set yet.")
-        return encoder
 
 
 def matched_label_names(

@@ -17,6 +17,9 @@ from transformers import (
     PreTrainedModel,
 )
 
+from .configuration_pooled import LwALPooledConfig
+from .modeling_pooled import LwALPooledForSequenceClassification
+
 logger = logging.getLogger(__name__)
 
 STOCK_CLASSES: dict[str, Any] = {
@@ -24,6 +27,7 @@ STOCK_CLASSES: dict[str, Any] = {
     "image": AutoModelForImageClassification,
     "audio": AutoModelForAudioClassification,
 }
+AutoModelForSequenceClassification.register(LwALPooledConfig, LwALPooledForSequenceClassification, exist_ok=True)
 
 
 def stock_from_config(config: PreTrainedConfig, task: str, **kwargs: Any) -> Any:

@@ -37,25 +37,37 @@ MARK = "# Written by hf-lwal with a saved model, to load it where hf-lwal is not
 logger = logging.getLogger(__name__)
 
 
-def code_files() -> list[Path]:
-    """The modules that loading a model imports, all in one folder, as remote code has to be."""
-    first = Path(__file__).with_name("modeling_lwal.py")
+def code_files(module: str = "modeling_lwal") -> list[Path]:
+    """The modules that loading a model imports, all in one folder, as remote code has to be.
+
+    Args:
+        module: of the model's class.
+    """
+    first = Path(__file__).with_name(f"{module}.py")
     imported = {Path(name) for name in get_relative_import_files(first)}
     return [first, *sorted(imported - {first})]
 
 
-def write_code(folder: str | os.PathLike[str], task: str, class_name: str) -> None:
+def write_code(
+    folder: str | os.PathLike[str],
+    task: str,
+    class_name: str,
+    module: str = "modeling_lwal",
+    config_name: str = "LwALConfig",
+) -> None:
     """Copy `code_files` beside a saved model, and name in its ``config.json`` the classes that load it.
 
     Args:
         folder: with ``config.json``; without one, as an adapter's folder is, nothing is written.
         task: key of `AUTO_CLASSES`.
-        class_name: of the model, in ``modeling_lwal``.
+        class_name: of the model.
+        module: where it is defined.
+        config_name: of its configuration, which that module imports.
     """
     config_file, place = Path(folder) / "config.json", Path(folder) / CODE_FOLDER
     if not config_file.is_file():
         return
-    sources = code_files()
+    sources = code_files(module)
     others = [path for source in sources if (path := place / source.name).exists() and not _is_ours(path)]
     if others or place.is_file():
         logger.warning(
@@ -68,25 +80,26 @@ def write_code(folder: str | os.PathLike[str], task: str, class_name: str) -> No
     for source in sources:
         text = source.read_text(encoding="utf-8").removeprefix(f"{MARK}\n")
         write_text_atomically(place / source.name, f"{MARK}\n{text}")
-    remove_code(folder, keep={place / source.name for source in sources})
+    remove_code(folder, keep={place / source.name for source in sources}, module=module)
     config = json.loads(config_file.read_text(encoding="utf-8"))
     # Both classes from one module: transformers keeps the copies of a local module apart by all that it imports.
     config["auto_map"] = {
-        "AutoConfig": f"{CODE_FOLDER}/modeling_lwal.LwALConfig",
-        AUTO_CLASSES[task]: f"{CODE_FOLDER}/modeling_lwal.{class_name}",
+        "AutoConfig": f"{CODE_FOLDER}/{module}.{config_name}",
+        AUTO_CLASSES[task]: f"{CODE_FOLDER}/{module}.{class_name}",
     }
     write_text_atomically(config_file, json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
-def remove_code(folder: str | os.PathLike[str], keep: Collection[Path] = ()) -> None:
+def remove_code(folder: str | os.PathLike[str], keep: Collection[Path] = (), module: str = "modeling_lwal") -> None:
     """Delete the modules that an earlier save has left in a folder, and no file that is somebody's own.
 
     Args:
         folder: with a saved model; in earlier versions the modules lay in it directly.
         keep: files of this save.
+        module: as in `write_code`.
     """
     place = Path(folder) / CODE_FOLDER
-    for path in (*place.glob("*.py"), *(Path(folder) / source.name for source in code_files())):
+    for path in (*place.glob("*.py"), *(Path(folder) / source.name for source in code_files(module))):
         if path not in keep and path.is_file() and _is_ours(path):
             path.unlink()
     if place.is_dir() and not any(place.iterdir()):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
+from .distributed import broadcast_
 from .functional import (
     calibrated_scale,
     class_sums,
@@ -259,6 +260,14 @@ class LabelTable(EditableRows):
         self.offset_bias.zero_()
         if keep_vectors:
             self.offset_bias.copy_(self.label_vectors - self.derived(head))
+        self.materialize(head)
+
+    @torch.no_grad()
+    def add_offset(self, offset: Tensor, head: Head | None) -> None:
+        """Move the label vectors by ``offset`` (C, D), the same on every rank, through the offset that is learned."""
+        offset = offset.to(self.offset_bias).contiguous()
+        broadcast_(offset)
+        self.offset_bias.add_(offset)
         self.materialize(head)
 
     @torch.no_grad()

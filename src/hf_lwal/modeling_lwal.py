@@ -50,6 +50,7 @@ from .loading import (
     take_labels,
 )
 from .open_set import OpenSet
+from .probe_start import fitted_start
 from .quantisation import sparing
 from .saving import Layout, check_can_be_loaded_again, check_labels_fit
 from .start import StartSamples, collect, finite_samples, warn_of_alike_rows, warn_of_missing_classes
@@ -303,29 +304,43 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
                 f"{int(wrong[0])}: build the model with the number of labels of the data."
             )
         keep = self.config.initial_labels == "one_hot"
-        held_out = None if keep else self._start_head(values, labels, learning_rate)
+        held_out, offset = (None, None) if keep else self._start_head(values, labels, learning_rate)
         table.start(values, labels, self.head, keep_vectors=keep)
+        if offset is not None:
+            table.add_offset(offset, self.head)
         calibrated = table.calibrate(values, labels, self.head, held_out)
         if scale is not None or not keep:
             table.set_scale(calibrated if scale is None else scale)
         self.tracker.forget()
         return calibrated
 
-    def _start_head(self, values: Tensor, labels: Tensor, learning_rate: float | None) -> Tensor | None:
-        """Make the head from start rows; their distances (N, C) to class means as if they were new, or None."""
+    def _start_head(
+        self, values: Tensor, labels: Tensor, learning_rate: float | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Make the head from start rows.
+
+        Returns:
+            Distances (N, C) of the rows to label vectors as if they were new, and an offset (C, D) that was fitted
+            with the head; None for what there is not.
+        """
         kind = self.config.initial_head
         if kind == "random" or self.head is None:
-            return None
+            return None, None
         layer = active_copy(self.head_module)
         if not can_start(layer):
             logger.info("The head is no plain trainable linear layer: it starts as it is.")
-            return None
-        sizes, whiten = (self.label_table.num_labels, self.label_table.embedding_dim), kind == "whitened"
+            return None, None
+        sizes, whiten = (self.label_table.num_labels, self.label_table.embedding_dim), kind != "class_means"
+        fitted = fitted_start(values, labels, *sizes, self.config.offset) if kind == "probe" else None
+        if fitted is not None:
+            size = suited_size(fitted.weight, learning_rate)
+            write_linear(layer, size * fitted.weight, size * fitted.bias)
+            return size * fitted.held_out, size * fitted.offset
         weight, bias = class_mean_projection(values, labels, *sizes, whiten=whiten)
         held_out = held_out_distances(values, labels, *sizes, whiten=whiten)
         size = visible_size(suited_size(weight, learning_rate), held_out)
         write_linear(layer, size * weight, size * bias)
-        return held_out.mul_(size)
+        return held_out.mul_(size), None
 
     def start_values(self, inputs: dict[str, Any]) -> Tensor:
         """What class means are taken of, for a batch without labels: (B, H) or (B, D)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -47,6 +48,7 @@ from .objectives import LossContext, Objective, average_gradients, build_objecti
 from .own_loss import ignores_items, replaces_loss, seen_outputs
 from .own_optimizer import Names, carry_over, parameter_names
 from .peft_support import check_adapter, check_trainable, core_model
+from .repooling import with_pooling
 from .sample_ids import SAMPLE_ID, NumberedCollator, NumberedRows
 from .settings import apply_settings, settings_without_use
 from .start import (
@@ -193,7 +195,7 @@ class LwALTrainer(BestModelTrainer):
 
     def _prepared(self, model: nn.Module) -> nn.Module:
         check_adapter(model, None if self._own_objective else self.lwal_settings.label_method)
-        model = self.label_objective.prepare_model(model)
+        model = self.label_objective.prepare_model(with_pooling(model, self.lwal_settings.pooling))
         apply_settings(core_model(model), self.lwal_settings)
         return model
 
@@ -440,14 +442,16 @@ class LwALTrainer(BestModelTrainer):
         if self.is_deepspeed_enabled and isinstance(model, LwALPreTrainedModel):
             model.config.initial_head = "random"  # DeepSpeed has copied the weights: it would put the old head back
         samples = self._collect(batches, "Class means", as_in_training=not settled)
+        began = time.perf_counter()
         numbers = self.label_objective.start(model, samples, self._peak_learning_rate())
         self.check_ranks()
+        seconds = samples.seconds + time.perf_counter() - began
         warn_of_alike_rows(samples)
         if isinstance(model, LwALPreTrainedModel) and model.config.follow_drift == 0.0:
             warn_of_close_classes(samples, model.config.num_labels)
         warn_of_missing_classes(samples.labels, self._label_names())
         self._warn_of_scale(numbers)
-        self.log({"start_samples": len(samples.labels), "start_seconds": round(samples.seconds, 3), **numbers})
+        self.log({"start_samples": len(samples.labels), "start_seconds": round(seconds, 3), **numbers})
 
     def _settle_batch_norms(self, batches: list[Any] | DataLoader[Any]) -> bool:
         """Statistics of the start rows for BatchNorm layers without any, the first rank's; whether that was all."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from transformers import TrainingArguments
 
+from .pooling import checked_pooling
 from .presets import preset
 
 CONFIG_FIELDS = (
@@ -36,7 +37,7 @@ class LwALSettings(NamedTuple):
         config: values to write into the model's `LwALConfig`, only those asked for.
         embedding_dim: D asked for by a preset, for example "10x"; None leaves the model's.
         init: "class_means", "one_hot" or None for the method's own.
-        whitened_control: the class-means start of one_hot measures distance in the whitened space.
+        initial_head: what the class-means start of one_hot makes of its head; None for class_means.
         init_samples: start rows per class.
         scale: fixed start value of the scale, or None to calibrate it.
         eval_refresh: "auto", "no", "evaluate", "epoch" or a number of steps.
@@ -47,13 +48,14 @@ class LwALSettings(NamedTuple):
         temperature: temperature of the method's softened targets, or None for the method's own.
         lwr_every: epochs between recordings of lwr.
         static_model: text model that embeds the class names for static_label.
+        pooling: how a text model pools its tokens; None as it does.
     """
 
     label_method: str
     config: dict[str, Any]
     embedding_dim: str | None
     init: str | None
-    whitened_control: bool
+    initial_head: str | None
     init_samples: int
     scale: float | None
     eval_refresh: str | int
@@ -64,6 +66,7 @@ class LwALSettings(NamedTuple):
     temperature: float | None = None
     lwr_every: int = 5
     static_model: str | None = None
+    pooling: str | None = None
 
     @property
     def of_the_method(self) -> dict[str, float]:
@@ -165,7 +168,8 @@ class LwALTrainingArguments(TrainingArguments):
         default=None,
         metadata={
             "help": "What the start pass makes of the encoder's last layer: whitened (class means apart, noise within "
-            "classes scaled down, as far as the rows allow), class_means (class means apart), or random (kept). "
+            "classes scaled down, as far as the rows allow), class_means (class means apart), probe (head and offset "
+            "fitted to the start rows, shrinkage and scale chosen on rows held out), or random (kept). "
             "default whitened, paper random. With label_method one_hot and lwal_init class_means: class_means."
         },
     )
@@ -195,6 +199,14 @@ class LwALTrainingArguments(TrainingArguments):
         metadata={"help": "Loss weight per class: balanced, or numbers separated by commas. default none."},
     )
 
+    lwal_pooling: str | None = field(
+        default=None,
+        metadata={
+            "help": "How the tokens of a text become the features, whatever the method: mean, cls, max, last, "
+            "mean_sqrt_len, weightedmean, several joined by +, or auto for what a checkpoint of Sentence Transformers "
+            "says. Only for a model that was not trained yet. default: as the model was loaded."
+        },
+    )
     lwal_exact_accumulation: bool | None = field(
         default=None,
         metadata={
@@ -259,8 +271,8 @@ def resolve(args: TrainingArguments) -> LwALSettings:
     values |= {key: given(f"lwal_{key}") for key in CONFIG_FIELDS if given(f"lwal_{key}") is not None}
     init = given("lwal_init")
     head = given("lwal_initial_head")
-    if head not in (None, "whitened", "class_means", "random"):
-        raise ValueError(f"Unknown lwal_initial_head {head!r}: choose whitened, class_means or random.")
+    if head not in (None, "whitened", "class_means", "probe", "random"):
+        raise ValueError(f"Unknown lwal_initial_head {head!r}: choose whitened, class_means, probe or random.")
     if init not in (None, "class_means", "one_hot"):
         raise ValueError(f"Unknown lwal_init {init!r}: choose class_means or one_hot.")
     if method != "lwal":  # the settings of adaptive labels mean nothing to the other methods
@@ -272,7 +284,7 @@ def resolve(args: TrainingArguments) -> LwALSettings:
         config=values,
         embedding_dim=embedding_dim,
         init=init,
-        whitened_control=head == "whitened",
+        initial_head=head,
         init_samples=_positive("lwal_init_samples", given("lwal_init_samples"), 16),
         scale=_scale(given("lwal_scale")),
         eval_refresh=_eval_refresh(given("lwal_eval_refresh")),
@@ -283,7 +295,12 @@ def resolve(args: TrainingArguments) -> LwALSettings:
         temperature=_above("label_temperature", given("label_temperature"), 0.0),
         lwr_every=_positive("label_lwr_every", given("label_lwr_every"), lwr_every or 5),
         static_model=given("label_static_model"),
+        pooling=_pooling(given("lwal_pooling")),
     )
+
+
+def _pooling(value: str | None) -> str | None:
+    return value if value in (None, "auto") else checked_pooling(value)
 
 
 def _positive(name: str, value: int | None, default: int) -> int:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import numpy as np
+
 from ..data import EMBEDDED, load_embedded
 from ..data.sources import encode_labels, evaluation_split, label_groups, load_splits, stratified_indices
 from ..errors import CommandError
@@ -103,7 +105,14 @@ def source_of(name: str, data_root: str | None) -> str:
 
 
 @functools.lru_cache(maxsize=4)
-def load_data(name: str, data_root: str | None, train_rows: int | None, test_rows: int | None) -> Data:
+def load_data(
+    name: str,
+    data_root: str | None,
+    train_rows: int | None,
+    test_rows: int | None,
+    rows_per_label: int | None = None,
+    draw: int = 0,
+) -> Data:
     """Load a data set once per process.
 
     Args:
@@ -111,6 +120,8 @@ def load_data(name: str, data_root: str | None, train_rows: int | None, test_row
         data_root: folder with one folder per data set, or None.
         train_rows: the number of rows to keep for training, of every class its share; None for all.
         test_rows: the same of the rows to measure on.
+        rows_per_label: rows of each label to keep for training instead, or all that it has.
+        draw: which of them; the same number draws the same rows.
     """
     spec, source = dataset_spec(name), source_of(name, data_root)
     splits, renamed = _splits(name, spec, source, data_root)
@@ -124,6 +135,8 @@ def load_data(name: str, data_root: str | None, train_rows: int | None, test_row
             )
     splits = encode_labels(_without(splits, label, spec.without), label)
     train, test = _limited(splits["train"], train_rows), _limited(evaluation_split(splits), test_rows)
+    if rows_per_label is not None:
+        train = _of_each_label(train, rows_per_label, draw)
     return Data(name, spec.kind, train, test, column, list(train.features["label"].names), _groups(train, spec.group))
 
 
@@ -178,6 +191,14 @@ def _without(splits: DatasetDict, column: str, label: str | None) -> DatasetDict
         batched=True,
         features=splits["train"].features.__class__({**splits["train"].features, column: Value("string")}),
     )
+
+
+def _of_each_label(rows: Dataset, number: int, draw: int) -> Dataset:
+    """So many rows of each label, or all that it has."""
+    labels = np.asarray(rows["label"][:])
+    order = np.random.default_rng(draw).permutation(len(labels))
+    chosen = [order[labels[order] == label][:number] for label in np.unique(labels)]
+    return rows.select(np.sort(np.concatenate(chosen)))
 
 
 def _limited(rows: Dataset, size: int | None) -> Dataset:

@@ -43,6 +43,7 @@ class Cell:
         train_rows: rows to learn from; None for all.
         test_rows: rows to measure on; None for all.
         from_config: random weights instead of pretrained ones.
+        rows_per_label: rows of each label to learn from, drawn anew by every seed; None for ``train_rows``.
     """
 
     dataset: str
@@ -59,11 +60,20 @@ class Cell:
     train_rows: int | None
     test_rows: int | None
     from_config: bool
+    rows_per_label: int | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All settings, as JSON knows them."""
-        return asdict(self)
+        """All settings, as JSON knows them; kept lines of cells that take all rows do not name the newest one."""
+        settings = asdict(self)
+        if self.rows_per_label is None:
+            del settings["rows_per_label"]
+        return settings
+
+    @property
+    def draw(self) -> tuple[int | None, int]:
+        """Rows per label and the seed that draws them."""
+        return self.rows_per_label, 0 if self.rows_per_label is None else self.seed
 
     @property
     def key(self) -> str:
@@ -94,6 +104,7 @@ class Grid:
     train_rows: int | None = None
     test_rows: int | None = None
     from_config: bool = field(default=False)
+    rows_per_label: int | None = None
 
     def cells(self, data_root: str | None = None) -> list[Cell]:
         """All combinations, the seeds running slowest, so that a first picture of everything comes early.
@@ -142,6 +153,11 @@ class Grid:
 
 def _check_numbers(grid: Grid) -> None:
     counts = {name: getattr(grid, name) for name in ("steps", "epochs", "evaluations", "train_rows", "test_rows")}
+    counts["rows_per_label"] = grid.rows_per_label
+    if grid.rows_per_label is not None and grid.train_rows is not None:
+        raise CommandError(
+            f"A grid has train_rows ({grid.train_rows}) or rows_per_label ({grid.rows_per_label}), not both."
+        )
     for name, value in counts.items():
         if value is not None and (type(value) is not int or value < 1):  # True is an int, too
             raise CommandError(f"{name} must be a whole number above 0, got {value!r}.")

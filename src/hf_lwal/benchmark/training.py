@@ -23,6 +23,7 @@ from ..settings import apply_config
 from ..trainer import LwALTrainer
 from ..training_args import LwALTrainingArguments
 from .datasets import load_data
+from .frozen import RegressionStart
 from .grid import OPTIMIZERS, Cell, batch_rows
 from .methods import OWN_FIELDS
 from .models import build_model, model_rows, model_spec
@@ -107,8 +108,9 @@ def run_cell(
     Returns:
         What its line in the file of results holds besides key and settings; accuracies in 0…1.
     """
-    data = load_data(cell.dataset, data_root, cell.train_rows, cell.test_rows)
-    rows = model_rows(cell.model, cell.dataset, data_root, cell.train_rows, cell.test_rows, cell.from_config)
+    data = load_data(cell.dataset, data_root, cell.train_rows, cell.test_rows, *cell.draw)
+    limits = (cell.train_rows, cell.test_rows, cell.from_config, *cell.draw)
+    rows = model_rows(cell.model, cell.dataset, data_root, *limits)
     model = build_model(cell.model, rows, data.names, cell.seed, cell.from_config)
     size = batch_rows(cell.batch_size, len(data.names))
     with tempfile.TemporaryDirectory() as folder:
@@ -175,6 +177,7 @@ def build_trainer(
     arguments = training_arguments(cell, len(rows.train), size, folder)
     trainer = CellTrainer(
         head_rate=float(own.get("head_rate", 1.0)),
+        objective=RegressionStart() if own.get("head_start") == "regression" else None,
         on_accuracy=on_accuracy,
         model=model,
         args=arguments,

@@ -54,6 +54,8 @@ class FoldOptions:
 
 def run(options: FoldOptions) -> int:
     """Fold, compare, write and say what was compared; returns the exit code."""
+    from ..modeling_pooled import LwALPooledForSequenceClassification
+
     options.check()
     model = _load(options.model)
     processor = _processor(options.model, model.task)
@@ -67,6 +69,11 @@ def run(options: FoldOptions) -> int:
         print(f"ONNX: onnxruntime's logits differ from PyTorch's by {largest:.1e} at most.")
     if model.head_module.bias is None:
         print(f"{type(model.encoder).__name__} has no place for the bias of the fold: no checkpoint was written.")
+    elif isinstance(model.encoder, LwALPooledForSequenceClassification):
+        print(
+            f"No stock class pools the tokens by {model.config.pooling!r}: where hf-lwal is not installed, load the "
+            "folder with trust_remote_code=True, or use --onnx."
+        )
     if processor is None:
         print(f"{options.model} holds no tokenizer or processor, so none was written.")
     print(f"Written to {options.output}")

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from ..trainer import LwALTrainer
 
+OF_THE_MODEL = ("lwal_class_weights", "lwal_pooling")
+"""Training arguments named after label vectors that hold for every way of learning from labels."""
 CONTROL = "control"
 """Folder, inside the output folder, of the control."""
 SETTINGS = "train.yaml"
@@ -272,7 +274,7 @@ def build_trainer(job: Job, values: Mapping[str, Any]) -> LwALTrainer:
 
 def control_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """The training arguments of the control: the same budget and schedule, other labels, never pushed."""
-    own = {name for name in values if name.startswith("lwal_") and name != "lwal_class_weights"}
+    own = {name for name in values if name.startswith("lwal_") and name not in OF_THE_MODEL}
     own |= {"label_weight", "label_temperature", "label_lwr_every", "label_static_model", "resume_from_checkpoint"}
     same = {name: value for name, value in values.items() if name not in own}
     return {

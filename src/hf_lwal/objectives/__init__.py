@@ -26,7 +26,7 @@ OBJECTIVES: dict[str, Callable[[LwALSettings], Objective]] = {
         settings.lwr_every, **renamed(settings.of_the_method, weight="beta")
     ),
     "max_entropy": lambda settings: MaxEntropy(beta=0.1 if settings.weight is None else settings.weight),
-    "one_hot": lambda settings: OneHot(init=settings.init, whiten=settings.whitened_control),
+    "one_hot": lambda settings: OneHot(init=settings.init, initial_head=settings.initial_head),
     "static_label": lambda settings: StaticLabel(settings.static_model, scale=settings.scale or 1.0),
     "teacher_free": lambda settings: TeacherFree(**renamed(settings.of_the_method, weight="alpha")),
 }

@@ -12,6 +12,8 @@ from transformers import PreTrainedModel
 from ..functional import calibrated_scale, class_sums, pairwise_distances
 from ..head_start import class_mean_projection, held_out_distances, write_linear
 from ..heads import run_without_head
+from ..linear_fold import folded_linear
+from ..probe_start import fitted_start
 from ..start import StartSamples, finite_samples
 from .base import LossContext, ObjectiveLoss
 from .stock import StockObjective, stock_head
@@ -23,15 +25,16 @@ class OneHot(StockObjective):
     Args:
         init: "class_means" starts the head as the nearest-class-mean classifier of a few rows per class, the head
             start that adaptive labels get; None keeps the model's head.
-        whiten: measure distance to the class means in the whitened space of the label table's head start.
+        initial_head: how that start measures distance to the class means: in the whitened space of the label table's
+            head start ("whitened"), to the label vectors fitted to the rows ("probe"), else as it is.
     """
 
     citation: ClassVar[str] = "standard cross-entropy training"
 
-    def __init__(self, init: str | None = None, whiten: bool = False) -> None:
+    def __init__(self, init: str | None = None, initial_head: str | None = None) -> None:
         super().__init__()
         self.init = init
-        self.whiten = whiten
+        self.initial_head = initial_head
 
     def wants_start(self, model: PreTrainedModel) -> bool:
         """Only for the class-means start."""
@@ -51,7 +54,9 @@ class OneHot(StockObjective):
     ) -> dict[str, float]:
         """Overwrite the head by the nearest-class-mean classifier of the start rows."""
         head = stock_head(model)
-        weight, bias, scale = nearest_mean_head(*finite_samples(samples)[:2], model.config.num_labels, self.whiten)
+        build = fitted_head if self.initial_head == "probe" else nearest_mean_head
+        whiten = self.initial_head in ("probe", "whitened")
+        weight, bias, scale = build(*finite_samples(samples)[:2], model.config.num_labels, whiten)
         layer = model.get_submodule(head.name)
         if layer.bias is None:
             raise ValueError(
@@ -92,8 +97,7 @@ def nearest_mean_head(
         weight, bias, scale = nearest_mean_head(through, labels, num_labels, held_out=held_out)
         weight = weight.double()
         return (weight @ projection).float(), (bias.double() + weight @ shift).float(), scale
-    sums, counts = class_sums(features.double(), labels, num_labels)
-    means = sums / counts.clamp(min=1.0).unsqueeze(1)  # (C, H)
+    means, counts = class_means(features, labels, num_labels)
     distances = pairwise_distances(features.double(), means, labels)
     scale = calibrated_scale(distances, labels, counts, power=2, held_out=held_out)
     seen = counts > 0
@@ -102,3 +106,29 @@ def nearest_mean_head(
     bias = -scale * (means - centre).square().sum(dim=1) - weight @ centre
     bias = torch.where(seen, bias, bias[seen].min())
     return weight.float(), bias.float(), scale
+
+
+def fitted_head(
+    features: Tensor, labels: Tensor, num_labels: int, whiten: bool = True
+) -> tuple[Tensor, Tensor, float]:
+    """Linear classifier whose softmax is that of ``-s |z - y_c|^2``, with embeddings and label vectors fitted to rows.
+
+    It predicts what a model with a label table of the default size predicts after its fitted start; arguments and
+    results as of `nearest_mean_head`, which it is where nothing is fitted.
+    """
+    fitted = fitted_start(features, labels, num_labels, min(features.shape[1], max(128, num_labels)))
+    if fitted is None:
+        return nearest_mean_head(features, labels, num_labels, whiten)
+    means, counts = class_means(features, labels, num_labels)
+    vectors = means @ fitted.weight.T + fitted.bias + fitted.offset  # (C, D)
+    distances = pairwise_distances(features.double() @ fitted.weight.T + fitted.bias, vectors, labels)
+    scale = calibrated_scale(distances, labels, counts, power=2, held_out=fitted.held_out)
+    seen = counts > 0
+    weight, bias = folded_linear(fitted.weight, fitted.bias, vectors, seen, temperature=1.0 / scale)
+    return weight.float(), torch.where(seen, bias, bias[seen].min()).float(), scale
+
+
+def class_means(features: Tensor, labels: Tensor, num_labels: int) -> tuple[Tensor, Tensor]:
+    """Class means (C, H) float64, zero without rows, and rows per class (C,)."""
+    sums, counts = class_sums(features.double(), labels, num_labels)
+    return sums / counts.clamp(min=1.0).unsqueeze(1), counts

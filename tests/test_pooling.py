@@ -1,0 +1,316 @@
+"""Pooling: sentence vectors as Sentence Transformers makes them, for label vectors and for their controls alike."""
+
+import json
+import logging
+import shutil
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tiny_models import tiny_config
+from trajectory import arguments, rows_for
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer
+
+from hf_lwal import AutoModelForLwALClassification, LwALTrainer
+from hf_lwal.comparison import embedded_model_path
+from hf_lwal.configuration_pooled import LwALPooledConfig, pooled_config
+from hf_lwal.heads import find_head
+from hf_lwal.modeling_pooled import LwALPooledForSequenceClassification
+from hf_lwal.pooling import FLAGS, MODES, pool, stored_pooling
+
+TEXTS = ["book a table", "I would like to know what the exchange rate between pounds and euros is today", "no"]
+
+
+def by_loops(tokens, mask, mode):
+    """One row at a time, of the tokens that are no padding, in float64."""
+    rows = []
+    for row, kept in zip(tokens.double(), mask.bool(), strict=True):
+        own = row[kept]
+        weights = torch.arange(1, len(own) + 1, dtype=torch.float64).unsqueeze(1)
+        rows.append(
+            {
+                "mean": lambda own, _: own.mean(0),
+                "mean_sqrt_len": lambda own, _: own.sum(0) / len(own) ** 0.5,
+                "weightedmean": lambda own, weights: (own * weights).sum(0) / weights.sum(),
+                "max": lambda own, _: own.max(0).values,
+                "cls": lambda own, _: own[0],
+                "last": lambda own, _: own[-1],
+            }[mode](own, weights)
+        )
+    return torch.stack(rows)
+
+
+def padded(side, dtype=torch.float64):
+    """Tokens of three rows of 5, 2 and 1 tokens; what lies in the padding is not even finite."""
+    tokens = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    mask = (torch.arange(5) < torch.tensor([[5], [2], [1]])).long()
+    mask = mask if side == "right" else mask.flip(1)
+    return tokens.masked_fill(mask.unsqueeze(2) == 0, torch.nan).to(dtype), mask
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("mode", list(MODES))
+def test_padding_counts_for_nothing_on_either_side(mode, side):
+    """A product with the mask would let padding that is not finite through; a first token may be padding."""
+    tokens, mask = padded(side)
+    torch.testing.assert_close(pool(tokens, mask, mode), by_loops(tokens, mask, mode))
+    torch.testing.assert_close(pool(tokens, mask.bool(), mode), pool(tokens, mask, mode))
+
+
+def test_modes_are_concatenated_in_the_order_asked_for_then_scaled_as_one():
+    tokens, mask = padded("right")
+    both = torch.cat([by_loops(tokens, mask, "max"), by_loops(tokens, mask, "mean")], dim=1)
+    torch.testing.assert_close(pool(tokens, mask, "max+mean", normalize=True), both / both.norm(dim=1, keepdim=True))
+
+
+def test_a_row_without_tokens_is_zero_and_a_cached_prefix_is_cut_off_the_mask():
+    tokens, mask = padded("right")
+    mask[2] = 0
+    for mode in MODES:
+        assert pool(tokens, mask, mode)[2].eq(0).all()
+    prefix = torch.cat([torch.ones(3, 2, dtype=torch.long), mask], dim=1)
+    assert torch.equal(pool(tokens, prefix, "mean"), pool(tokens, mask, "mean"))
+    with pytest.raises(ValueError, match="needs an attention_mask"):
+        pool(tokens, mask[:, :3], "mean")
+
+
+def test_half_precision_is_added_up_in_float32():
+    """A sum of 4,000 equal numbers in bfloat16 stops growing at 256 of them."""
+    tokens, mask = torch.full((1, 4000, 2), 1.0, dtype=torch.bfloat16), torch.ones(1, 4000)
+    assert pool(tokens, mask, "mean").tolist() == [[1.0, 1.0]]
+    assert pool(tokens, mask, "mean").dtype == torch.bfloat16
+
+
+def test_features_of_a_sentence_encoder_are_its_sentence_embeddings():
+    """Otherwise the classifier reads the first token through a pooler that was never trained with these weights."""
+    source = embedded_model_path()
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    model = AutoModelForLwALClassification.from_pretrained(source, num_labels=3).eval()
+    backbone = AutoModel.from_pretrained(source).eval()
+    with torch.no_grad():
+        features = model(**inputs).features
+        expected = []  # every sentence alone, so that there is no padding that could count
+        for text in TEXTS:
+            tokens = backbone(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]
+            expected.append(F.normalize(tokens.double().mean(0), dim=0))
+    torch.testing.assert_close(features.double(), torch.stack(expected), rtol=0, atol=1e-5)
+    assert not hasattr(model.encoder.bert, "pooler") or model.encoder.bert.pooler is None
+
+
+def test_sentence_transformers_agrees():
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    source = embedded_model_path()
+    expected = sentence_transformers.SentenceTransformer(source, device="cpu").encode(TEXTS)
+    model = AutoModelForLwALClassification.from_pretrained(source, num_labels=3).eval()
+    with torch.no_grad():
+        features = model(**AutoTokenizer.from_pretrained(source)(TEXTS, padding=True, return_tensors="pt")).features
+    torch.testing.assert_close(features, torch.as_tensor(expected), rtol=0, atol=1e-5)
+
+
+def sentence_encoder(folder, modules=("Transformer", "Pooling", "Normalize"), pooling=None, name="bert"):
+    """A tiny backbone with the files of Sentence Transformers beside it."""
+    AutoModel.from_config(tiny_config(name)).save_pretrained(folder)
+    listed = [
+        {"idx": place, "path": f"{place}_{kind}" if place else "", "type": f"sentence_transformers.models.{kind}"}
+        for place, kind in enumerate(modules)
+    ]
+    (folder / "modules.json").write_text(json.dumps(listed))
+    for place, kind in enumerate(modules):
+        if kind == "Pooling":
+            (folder / f"{place}_Pooling").mkdir()
+            (folder / f"{place}_Pooling" / "config.json").write_text(json.dumps(pooling or {"pooling_mode": "mean"}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        *(
+            ({flag: True, "pooling_mode_cls_token": flag == "pooling_mode_cls_token"}, mode)
+            for flag, mode in FLAGS.items()
+        ),
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": True}, "max+mean"),
+        ({"pooling_mode": "lasttoken", "include_prompt": True}, "last"),
+        ({"pooling_mode": ["cls", "mean_sqrt_len_tokens"]}, "cls+mean_sqrt_len"),
+        ({"word_embedding_dimension": 32}, "mean"),
+    ],
+)
+def test_every_way_to_write_a_pooling_is_read(tmp_path, config, expected):
+    found = stored_pooling(sentence_encoder(tmp_path, pooling=config))
+    assert found[:2] == (expected, True)
+
+
+@pytest.mark.parametrize(
+    ("modules", "expected"),
+    [
+        (("Transformer", "Pooling"), ("mean", False)),
+        (("Transformer", "Pooling", "Dense", "Normalize"), ("mean", False)),
+        (("Transformer", "SpladePooling"), ("model", False)),
+    ],
+)
+def test_what_stands_behind_the_pooling_is_told(tmp_path, modules, expected):
+    found = stored_pooling(sentence_encoder(tmp_path, modules))
+    assert found[:2] == expected
+    assert "Dense" not in modules or "Dense behind the pooling is left out" in found.why
+
+
+@pytest.mark.parametrize(
+    ("modules", "config", "says"),
+    [
+        (("Transformer", "Pooling"), {"pooling_mode": "mean", "include_prompt": False}, "include_prompt"),
+        (("Transformer", "Pooling"), {"pooling_mode": "median"}, "Unknown pooling 'median'"),
+        (("Transformer", "LSTM", "Pooling"), None, "puts LSTM between"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(tmp_path, modules, config, says):
+    folder = sentence_encoder(tmp_path, modules, config)
+    with pytest.raises(ValueError, match=says):
+        AutoModelForLwALClassification.from_pretrained(folder, num_labels=3)
+    chosen = AutoModelForLwALClassification.from_pretrained(folder, num_labels=3, pooling="max")
+    assert chosen.config.pooling == "max"
+
+
+def test_broken_and_missing_files_are_named(tmp_path):
+    folder = sentence_encoder(tmp_path)
+    shutil.rmtree(folder / "1_Pooling")
+    with pytest.raises(ValueError, match=r"has no 1_Pooling/config\.json"):
+        stored_pooling(folder)
+    (folder / "modules.json").write_text("{")
+    with pytest.raises(ValueError, match="is not JSON"):
+        stored_pooling(folder)
+
+
+def test_the_choice_and_its_reason_are_logged(tmp_path, caplog):
+    folder = sentence_encoder(tmp_path)
+    with caplog.at_level(logging.INFO, "hf_lwal"):
+        AutoModelForLwALClassification.from_pretrained(folder, num_labels=3)
+    assert "mean scaled to length 1, since its modules.json says so" in caplog.text
+    (folder / "modules.json").unlink()
+    with caplog.at_level(logging.INFO, "hf_lwal"):
+        model = AutoModelForLwALClassification.from_pretrained(folder, num_labels=3)
+    assert "model, since no modules.json says otherwise" in caplog.text
+    assert type(model.encoder).__name__ == "BertForSequenceClassification"
+
+
+def inputs_of(rows=4):
+    ids = torch.randint(5, 40, (rows, 6), generator=torch.Generator().manual_seed(1))
+    mask = (torch.arange(6) < torch.tensor([[6], [3], [1], [4]])[:rows]).long()
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+@pytest.mark.parametrize("name", ["bert", "distilbert", "roberta", "deberta_v2", "modernbert", "llama"])
+def test_any_backbone_pools_trains_and_loads_again(tmp_path, name):
+    torch.manual_seed(0)
+    model = AutoModelForLwALClassification.from_config(
+        tiny_config(name, num_labels=3), embedding_dim=8, pooling="mean+last", normalize=True
+    )
+    inputs = inputs_of()
+    model.train()(**inputs, labels=torch.tensor([0, 1, 2, 0])).loss.backward()
+    without = [
+        name for name, parameter in model.named_parameters() if parameter.grad is None and parameter.requires_grad
+    ]
+    assert not without, "several processes would wait for these gradients for ever"
+    model.eval()
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    assert loaded.config.pooling == "mean+last"
+    with torch.no_grad():
+        found = model(**inputs)
+        assert torch.equal(loaded(**inputs).logits, found.logits)
+        tokens = model.encoder.base_model(**inputs).last_hidden_state
+    expected = torch.cat([by_loops(tokens, inputs["attention_mask"], mode) for mode in ("mean", "last")], dim=1)
+    torch.testing.assert_close(found.features.double(), F.normalize(expected, dim=1), rtol=1e-5, atol=1e-6)
+
+
+def test_an_encoder_with_a_decoder_pools_its_encoder():
+    from transformers import T5Config
+
+    config = T5Config(vocab_size=50, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, num_labels=3)
+    model = AutoModelForLwALClassification.from_config(config, pooling="mean", embedding_dim=4).eval()
+    assert model(**inputs_of()).logits.shape == (4, 3)
+
+
+def test_the_pooled_classifier_is_a_stock_class_to_everything_else(tmp_path):
+    config = pooled_config(tiny_config("bert", num_labels=5), "mean", False)
+    assert find_head(config, "text") == ("classifier", 32)
+    model = AutoModelForSequenceClassification.from_config(config)
+    assert isinstance(model, LwALPooledForSequenceClassification)
+    assert model.bert is model.base_model
+    model.save_pretrained(tmp_path)
+    assert "_name_or_path" not in json.loads((tmp_path / "config.json").read_text())["base_config"]
+    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    assert isinstance(AutoConfig.from_pretrained(tmp_path), LwALPooledConfig)
+    expected = {key: value.clone() for key, value in model.state_dict().items()}
+    assert all(torch.equal(value, expected[key]) for key, value in loaded.state_dict().items())
+    folded = AutoModelForLwALClassification.from_stock(loaded, embedding_dim=8)
+    folded.initialize_labels([{**inputs_of(), "labels": torch.tensor([0, 1, 2, 3])}], progress=False)
+    folded.eval()
+    stock = folded.fold([inputs_of()])
+    assert isinstance(stock, LwALPooledForSequenceClassification)
+    assert torch.equal(stock(**inputs_of()).logits.argmax(1), folded(**inputs_of()).logits.argmax(1))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"pooling": "average"}, "Unknown pooling 'average': choose one of model, mean, cls, max, last"),
+        ({"pooling": "mean+mean"}, "Unknown pooling 'mean\\+mean'"),
+        ({"pooling": "model", "normalize": True}, "choose a pooling"),
+        ({"pooling": "mean", "keep_head": True}, "keep_head=True keeps a head"),
+    ],
+)
+def test_unknown_or_impossible_poolings_say_what_to_choose(tmp_path, options, says):
+    AutoModelForSequenceClassification.from_config(tiny_config("bert", num_labels=3)).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=says):
+        AutoModelForLwALClassification.from_pretrained(tmp_path, **options)
+
+
+def test_pictures_have_no_tokens_to_pool():
+    with pytest.raises(ValueError, match="classifies image"):
+        AutoModelForLwALClassification.from_config(tiny_config("vit", num_labels=3), pooling="mean")
+
+
+def test_a_saved_model_keeps_its_pooling_and_refuses_another(tmp_path):
+    AutoModelForLwALClassification.from_config(tiny_config("bert", num_labels=3), pooling="max").save_pretrained(
+        tmp_path
+    )
+    assert AutoModelForLwALClassification.from_pretrained(tmp_path).config.pooling == "max"
+    assert AutoModelForLwALClassification.from_pretrained(tmp_path, pooling="max").config.pooling == "max"
+    with pytest.raises(ValueError, match="trained with pooling='max'"):
+        AutoModelForLwALClassification.from_pretrained(tmp_path, pooling="mean")
+
+
+@pytest.mark.parametrize("method", ["lwal", "one_hot"])
+def test_the_training_argument_pools_every_method_alike(tmp_path, method):
+    """A control that reads the first token while label vectors read the mean would be no control."""
+    model = AutoModelForSequenceClassification.from_config(tiny_config("bert", num_labels=5))
+    before = model.bert.embeddings.word_embeddings.weight
+    options = arguments(tmp_path, max_steps=2, label_method=method, lwal_pooling="mean", optim="adamw_torch")
+    trainer = LwALTrainer(model, options, train_dataset=rows_for("bert", 30))
+    encoder = trainer.model.encoder if method == "lwal" else trainer.model
+    assert isinstance(encoder, LwALPooledForSequenceClassification)
+    assert encoder.bert.embeddings.word_embeddings.weight is before
+    first = before.detach().clone()
+    trainer.train()
+    assert not torch.equal(first, before), "the backbone must have trained"
+    if method == "lwal":
+        with pytest.raises(ValueError, match="was trained with pooling='mean'"):
+            LwALTrainer(trainer.model, arguments(tmp_path, lwal_pooling="max"), train_dataset=rows_for("bert", 30))
+
+
+def test_an_unknown_training_argument_is_refused_before_any_model_is_touched(tmp_path):
+    with pytest.raises(ValueError, match="Unknown pooling 'avg'"):
+        arguments(tmp_path, lwal_pooling="avg").resolve_lwal()
+
+
+def test_an_adapter_is_in_the_way_of_another_pooling(tmp_path):
+    from peft import LoraConfig, get_peft_model
+
+    model = AutoModelForLwALClassification.from_config(tiny_config("bert", num_labels=5), pooling="mean")
+    saved = model.peft_modules_to_save()
+    assert saved == ["classifier", "encoder.classifier"]
+    adapted = get_peft_model(model, LoraConfig(target_modules=["query"], modules_to_save=saved))
+    LwALTrainer(adapted, arguments(tmp_path, max_steps=1), train_dataset=rows_for("bert", 30)).train()
+    with pytest.raises(ValueError, match="cannot reach through an adapter"):
+        LwALTrainer(adapted, arguments(tmp_path, lwal_pooling="max"), train_dataset=rows_for("bert", 30))
