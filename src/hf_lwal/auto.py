@@ -112,7 +112,7 @@ class AutoModelForLwALClassification:
         config: PreTrainedConfig | str | os.PathLike[str] | None = None,
         keep_head: bool = False,
         output_loading_info: bool = False,
-        pooling: str = "auto",
+        pooling: str | None = None,
         normalize: bool | None = None,
         **kwargs: Any,
     ) -> LwALPreTrainedModel | tuple[LwALPreTrainedModel, dict[str, Any]]:
@@ -131,7 +131,7 @@ class AutoModelForLwALClassification:
             output_loading_info: also return what transformers says of the weights.
             pooling: how the tokens of a text become features: "mean", "cls", "max", "last", "mean_sqrt_len",
                 "weightedmean", several joined by "+", "model" for what the stock class does, or "auto" for what a
-                checkpoint of Sentence Transformers says, and "model" for others.
+                checkpoint of Sentence Transformers says, and "model" for others. None: as the checkpoint's own class.
             normalize: scale these features to length 1; None as the checkpoint says with "auto", else not.
             **kwargs: ``num_labels``, ``id2label``, ``label2id``, settings of the native configuration such as
                 ``hidden_dropout_prob``, and all keywords of transformers' ``from_pretrained``.
@@ -175,7 +175,7 @@ class AutoModelForLwALClassification:
         *,
         embedding_dim: int | str | None = None,
         task: str | None = None,
-        pooling: str = "model",
+        pooling: str | None = None,
         normalize: bool | None = None,
         **kwargs: Any,
     ) -> LwALPreTrainedModel:
@@ -185,7 +185,7 @@ class AutoModelForLwALClassification:
             config: native configuration with the labels, or an `LwALConfig`.
             embedding_dim: as in `from_pretrained`.
             task: as in `from_pretrained`.
-            pooling: as in `from_pretrained`; without a checkpoint, "auto" is "model".
+            pooling: as in `from_pretrained`; without a checkpoint, "auto" is None.
             normalize: as in `from_pretrained`.
             **kwargs: passed on to transformers, for example ``dtype`` or ``attn_implementation``.
         """
@@ -503,7 +503,7 @@ def _pooled(
     config: PreTrainedConfig,
     task: str,
     name: str | os.PathLike[str],
-    pooling: str,
+    pooling: str | None,
     normalize: bool | None,
     keep_head: bool,
     hub: dict[str, Any],
@@ -520,10 +520,10 @@ def _pooled(
     return pooled
 
 
-def _check_pooling(config: LwALConfig, pooling: str, normalize: bool | None) -> None:
+def _check_pooling(config: LwALConfig, pooling: str | None, normalize: bool | None) -> None:
     """Raise ValueError when an LwAL checkpoint is asked to pool otherwise than it was trained to."""
     own = getattr(config.encoder_config, "normalize", False)
-    same = pooling == "auto" or checked_pooling(pooling) == config.pooling
+    same = pooling in (None, "auto") or checked_pooling(pooling) == config.pooling
     if not same or normalize not in (None, own):
         raise ValueError(
             f"This checkpoint was trained with pooling={config.pooling!r}, normalize={own}: leave both out, "

@@ -179,23 +179,19 @@ def attach_images(rows: Dataset, column: str, processor: Any, _: int) -> Dataset
 
 def build_model(task: Task, method: str) -> PreTrainedModel:
     """Return the stock classifier for the one-hot methods, the same backbone with a label table for LwAL."""
-    from transformers import AutoConfig, AutoModelForImageClassification, AutoModelForSequenceClassification
+    from transformers import AutoModelForImageClassification, AutoModelForSequenceClassification
 
     from .auto import AutoModelForLwALClassification
-    from .configuration_pooled import config_with_pooling
 
     stock = AutoModelForSequenceClassification if task.kind == "text" else AutoModelForImageClassification
     loader = AutoModelForLwALClassification if method == "LwAL" else stock
     id2label = dict(enumerate(task.names))
     label2id = {name: number for number, name in id2label.items()}
-    keywords: dict[str, Any] = {"id2label": id2label, "label2id": label2id}
-    if loader is stock and task.kind == "text":  # the control reads what the label vectors are made of
-        config = load_part(AutoConfig, task.model_path, **keywords)
-        keywords = {"config": config_with_pooling(config, "text", task.model_path, "auto")}
     model: PreTrainedModel = load_part(
         loader,
         task.model_path,
-        **keywords,
+        id2label=id2label,
+        label2id=label2id,
         ignore_mismatched_sizes=True,  # a fine-tuned classifier's head has the size of its own task
     )
     return model

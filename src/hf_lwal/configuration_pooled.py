@@ -157,7 +157,7 @@ def config_with_pooling(
     config: PreTrainedConfig,
     task: str,
     name: str | os.PathLike[str] | None,
-    pooling: str,
+    pooling: str | None,
     normalize: bool | None = None,
     **hub: Any,
 ) -> PreTrainedConfig:
@@ -167,16 +167,18 @@ def config_with_pooling(
         config: of a backbone, or of a stock or pooled classifier.
         task: "text", "image" or "audio".
         name: checkpoint that "auto" asks; None for none.
-        pooling: "auto", "model", a key of `pooling.MODES`, or several joined by "+".
+        pooling: "auto", "model", a key of `pooling.MODES`, or several joined by "+"; None changes nothing.
         normalize: scale the pooled vectors to length 1; None does as the checkpoint says with "auto", else not.
         **hub: revision, token and the like.
 
     Raises:
         ValueError: an unknown pooling, or one that the task or the checkpoint does not allow.
     """
+    if pooling is None or (
+        pooling == "auto" and (task != "text" or name is None or isinstance(config, LwALPooledConfig))
+    ):
+        return _normalized(config, normalize)
     if pooling == "auto":
-        if task != "text" or name is None or isinstance(config, LwALPooledConfig):
-            return _normalized(config, normalize)
         pooling, stored_normalize, why = stored_pooling(name, **hub)
         normalize = stored_normalize and pooling != MODEL if normalize is None else normalize
         logger.info("Pooling of %s: %s%s, since %s.", name, pooling, " scaled to length 1" if normalize else "", why)
