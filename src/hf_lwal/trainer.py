@@ -384,6 +384,7 @@ class LwALTrainer(BestModelTrainer):
     def start_labels(self) -> None:
         """Train begin: check the labels, hand the class means to the trainer, run the start pass where wanted."""
         self._refuse_and_warn()
+        self._warn_of_untrained_objective()
         self._check_train_labels()
         refreshes = [entry["step"] for entry in self.state.log_history if "eval_refresh_seconds" in entry]
         self._step_sums, self._label_log, self._last_eval_refresh = None, LabelLog(), max(refreshes, default=0)
@@ -581,6 +582,19 @@ class LwALTrainer(BestModelTrainer):
         if own:
             optimizer.add_param_group({"params": own, "weight_decay": 0.0})
         return optimizer
+
+    def _warn_of_untrained_objective(self) -> None:
+        """Warn when a subclass's ``create_optimizer`` left out what the objective learns itself."""
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            return  # their optimizers hold parameters of their own making
+        held = {id(parameter) for group in self.optimizer.param_groups for parameter in group["params"]}
+        left = [name for name, parameter in self.label_objective.named_parameters() if id(parameter) not in held]
+        if left:
+            self._warn_once(
+                f"{type(self).__name__}.create_optimizer leaves out {', '.join(left)} of "
+                f"{type(self.label_objective).__name__}, which stay as they are: add "
+                "self.label_objective.parameters() to the optimizer, or pass it as optimizers=(optimizer, None)."
+            )
 
     def _labels_were_edited(self) -> bool:
         """Whether the optimizer of an earlier training holds a label table that is no more."""
