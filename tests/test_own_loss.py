@@ -228,3 +228,29 @@ def test_a_mean_that_accumulation_multiplies_is_said(tiny_config, tmp_path, capl
 
     run(start, lwal(tiny_config), tmp_path, size=8, steps=2, max_steps=1)
     assert caplog.text.count("does not use num_items_in_batch") == 1
+
+
+class ForgetsTheRows(LwALTrainer):
+    """As in scripts from before losses were told the number of rows."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, **kwargs):
+        return super().compute_loss(model, inputs, return_outputs=return_outputs)
+
+
+class OwnStep(LwALTrainer):
+    """As in recipes for adversarial training."""
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        model.train()
+        loss = self.compute_loss(model, self._prepare_inputs(inputs)) / self.args.gradient_accumulation_steps
+        self.accelerator.backward(loss)
+        return loss.detach()
+
+
+@pytest.mark.parametrize("kind", [ForgetsTheRows, OwnStep])
+def test_a_loss_that_is_not_told_the_number_of_rows_trains_as_ours(tiny_config, tmp_path, kind):
+    """Taken for evaluation, its batches never reached the class means, and micro-batches added up to a multiple."""
+    expected = run(LwALTrainer, lwal(tiny_config), tmp_path, size=4, steps=4)
+    trainer = run(kind, lwal(tiny_config), tmp_path, size=4, steps=4)
+    assert first_gradient(trainer) == pytest.approx(first_gradient(expected), rel=1e-3)
+    assert trainer.model.label_table.counts.sum() == expected.model.label_table.counts.sum() > len(TRAIN)

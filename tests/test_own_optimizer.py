@@ -166,3 +166,20 @@ def test_an_optimizer_of_another_model_is_refused(tiny_config, tmp_path):
     other = torch.optim.SGD(build(tiny_config, "stock").parameters(), lr=0.1)
     with pytest.raises(ValueError, match="would not train the model"):
         trainer_of(build(tiny_config, "stock"), tmp_path, (other, None)).train()
+
+
+def test_what_the_objective_learns_is_missed_where_a_subclass_leaves_it_out(tiny_config, tmp_path, caplog):
+    """The learned label embedding of label_embed stayed at its start, and nothing said so."""
+
+    class OwnOptimizer(LwALTrainer):
+        def create_optimizer(self, model=None):
+            self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+            return self.optimizer
+
+    for kind, said in ((LwALTrainer, False), (OwnOptimizer, True)):
+        caplog.clear()
+        arguments = LwALTrainingArguments(
+            str(tmp_path), max_steps=1, report_to="none", label_method="label_embed", dataloader_pin_memory=False
+        )
+        kind(build(tiny_config, "stock"), arguments, train_dataset=TRAIN).train()
+        assert ("OwnOptimizer.create_optimizer leaves out embedding" in caplog.text) is said

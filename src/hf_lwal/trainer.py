@@ -92,6 +92,7 @@ class LwALTrainer(BestModelTrainer):
     optimizer: Any
     _before_trial: Mapping[str, Any] = {}
     _ours_ran = True
+    _items_of_step: Tensor | None = None
     _scaled: bool | None = None
     _names_of_parameters: Names | None = None
     _stream: KeptStream | None = None
@@ -311,7 +312,8 @@ class LwALTrainer(BestModelTrainer):
             )
         hidden = {SAMPLE_ID} if self.label_objective.passes_labels else {SAMPLE_ID, "labels"}
         kept = {name: value for name, value in inputs.items() if name not in hidden}
-        context = self._context(num_items_in_batch if model.training else None, inputs.get(SAMPLE_ID))
+        items = self._items_of_step if num_items_in_batch is None else num_items_in_batch
+        context = self._context(items if model.training else None, inputs.get(SAMPLE_ID))
         self._ours_ran = True
         if context.training and self._whole_step is not None:
             context.model.label_tracking = "off"  # the forward must not refresh from a part of the step
@@ -324,7 +326,7 @@ class LwALTrainer(BestModelTrainer):
             loss, terms = self.label_objective.loss(outputs, labels, context)
         if isinstance(outputs, LwALClassifierOutput):
             outputs.loss = loss
-        if context.training:
+        if model.training:  # a subclass's training_step need not say how many rows the step has
             self._observe(outputs, labels, terms)
         return (loss, outputs) if return_outputs else loss
 
@@ -416,6 +418,7 @@ class LwALTrainer(BestModelTrainer):
     def start_labels(self) -> None:
         """Train begin: check the labels, hand the class means to the trainer, run the start pass where wanted."""
         self._refuse_and_warn()
+        self._warn_of_untrained_objective()
         self._check_train_labels()
         refreshes = [entry["step"] for entry in self.state.log_history if "eval_refresh_seconds" in entry]
         self._step_sums, self._label_log, self._last_eval_refresh = None, LabelLog(), max(refreshes, default=0)
@@ -635,6 +638,19 @@ class LwALTrainer(BestModelTrainer):
             optimizer.add_param_group({"params": own, "weight_decay": 0.0})
         return optimizer
 
+    def _warn_of_untrained_objective(self) -> None:
+        """Warn when a subclass's ``create_optimizer`` left out what the objective learns itself."""
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            return  # their optimizers hold parameters of their own making
+        held = {id(parameter) for group in self.optimizer.param_groups for parameter in group["params"]}
+        left = [name for name, parameter in self.label_objective.named_parameters() if id(parameter) not in held]
+        if left:
+            self._warn_once(
+                f"{type(self).__name__}.create_optimizer leaves out {', '.join(left)} of "
+                f"{type(self.label_objective).__name__}, which stay as they are: add "
+                "self.label_objective.parameters() to the optimizer, or pass it as optimizers=(optimizer, None)."
+            )
+
     def _labels_were_edited(self) -> bool:
         """Whether the optimizer of an earlier training holds a label table that is no more."""
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
@@ -647,10 +663,13 @@ class LwALTrainer(BestModelTrainer):
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
         """Forward and backward of a micro-batch; after the last one the objective's gradients are averaged."""
         self._ours_ran, labels = False, inputs.get("labels")
+        # For overrides of compute_loss that call this class's without the number of rows, as those of old scripts do.
+        self._items_of_step = args[0] if args else kwargs.get("num_items_in_batch")
         overridden = getattr(self.compute_loss, "__func__", None) is not LwALTrainer.compute_loss
         seen: list[Any] = []
         with seen_outputs(model, seen) if overridden else nullcontext():
             loss: Tensor = super().training_step(model, inputs, *args, **kwargs)
+        self._items_of_step = None
         if not self._ours_ran:
             self._observe_under_own_loss(seen, labels)
         if self.accelerator.sync_gradients:
