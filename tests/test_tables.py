@@ -230,6 +230,18 @@ def test_splits_of_a_folder_may_have_unlike_columns(tmp_path):
     assert rows.notes == ("split 'test' is left out: it has no column 'label'",)
 
 
+@pytest.mark.parametrize(
+    "names", [("TRAIN.CSV", "test.csv"), ("Train/a.csv", "Test/a.csv"), ("my_Train.csv", "my_Test.csv")]
+)
+def test_capitals_name_splits_too(names, tmp_path):
+    """Train and Test, written so, were both training rows."""
+    for name, text in zip(names, ("w1", "w2"), strict=True):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"text,label\n{text},a\n", "utf-8")
+    found = load_splits(str(tmp_path))
+    assert {name: rows["text"][:] for name, rows in found.items()} == {"train": ["w1"], "test": ["w2"]}
+
+
 def test_the_parts_of_a_split_are_joined(tmp_path):
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / "a.csv").write_text("text,label\nx,0\ny,1\n", "utf-8")
