@@ -74,7 +74,10 @@ def _files_of_splits(folder: Path) -> dict[str, list[Path]]:
 
 
 def _splits_in_capitals(folder: Path) -> dict[str, list[Path]]:
-    """Files of each split where Train or TEST names one, which the datasets library overlooks; else nothing."""
+    """Files of each split where Train or TEST names one, which the datasets library overlooks; else nothing.
+
+    One split alone is none: Train may be a label, beside Bus and Car.
+    """
     from datasets.data_files import SPLIT_KEYWORDS
 
     found: dict[str, list[Path]] = {}
@@ -87,7 +90,7 @@ def _splits_in_capitals(folder: Path) -> dict[str, list[Path]]:
                 found.setdefault(str(name), []).append(path)
                 capitals = capitals or _named(words).fullmatch(part) is None
                 break
-    return {name: sorted(files) for name, files in found.items()} if capitals and "train" in found else {}
+    return {name: sorted(files) for name, files in found.items()} if capitals and {"train"} < {*found} else {}
 
 
 def _named(words: list[str]) -> re.Pattern[str]:
@@ -195,7 +198,7 @@ def _root(folder: Path, split: str, file: Path) -> Path:
     words = next((words for name, words in SPLIT_KEYWORDS.items() if str(name) == split), [split])
     named = _named(words)
     parts = file.relative_to(folder).parts[:-1]
-    place = next((place for place, part in enumerate(parts) if named.fullmatch(part.lower())), None)
+    place = next((place for place, part in enumerate(parts) if named.fullmatch(part)), None)
     return folder if place is None else folder.joinpath(*parts[: place + 1])
 
 
