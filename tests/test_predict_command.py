@@ -81,6 +81,16 @@ def test_lines_end_at_line_feeds_and_blank_ones_are_named(door, make, predict, t
     assert ("is a file: what it holds is classified" in error) == (door == "word")
 
 
+def test_blank_words_have_no_answer(predict):
+    """An unset variable of the shell was taken for the folder one is in, and a space for a bug."""
+    code, lines, errors = predict("text", "", " ", "key1")
+    assert code == 0  # as blank lines of a file
+    assert len(lines) == 1
+    assert "key1" in lines[0]
+    assert "no answer for ''" in errors
+    assert "no answer for ' '" in errors
+
+
 def test_people_get_lines_for_answers_only(predict, tmp_path):
     (tmp_path / "lines.txt").write_text("key1\n \nkey2\n", encoding="utf-8")
     code, lines, error = predict("text", tmp_path / "lines.txt")

@@ -6,6 +6,7 @@ import json
 import lzma
 
 import pytest
+from PIL import Image
 
 from hf_lwal.commands.train_data import load_rows
 from hf_lwal.data.columns import find_columns
@@ -228,6 +229,26 @@ def test_splits_of_a_folder_may_have_unlike_columns(tmp_path):
     assert rows.test is None
     assert len(rows.validation) == 1
     assert rows.notes == ("split 'test' is left out: it has no column 'label'",)
+
+
+@pytest.mark.parametrize(
+    "names", [("TRAIN.CSV", "test.csv"), ("Train/a.csv", "Test/a.csv"), ("my_Train.csv", "my_Test.csv")]
+)
+def test_capitals_name_splits_too(names, tmp_path):
+    """Train and Test, written so, were both training rows."""
+    for name, text in zip(names, ("w1", "w2"), strict=True):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"text,label\n{text},a\n", "utf-8")
+    found = load_splits(str(tmp_path))
+    assert {name: rows["text"][:] for name, rows in found.items()} == {"train": ["w1"], "test": ["w2"]}
+
+
+def test_a_label_called_train_is_no_split(tmp_path):
+    """Taken for a split, it would leave the pictures of all other labels out."""
+    for label in ("Train", "Van"):
+        (tmp_path / label).mkdir()
+        Image.new("RGB", (4, 4)).save(tmp_path / label / "1.png")
+    assert load_splits(str(tmp_path))["train"]["label"][:] == ["Train", "Van"]
 
 
 def test_the_parts_of_a_split_are_joined(tmp_path):

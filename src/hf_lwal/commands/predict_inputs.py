@@ -70,6 +70,8 @@ def _texts(word: str, kind: str, wanted: Wanted, tell: Tell, file: bool) -> list
     path = Path(word).expanduser()
     if word == STANDARD_INPUT:
         return _lines(decoded(_standard_input(), "standard input"), "standard input")
+    if not word.strip() and not file:  # an empty path would be the folder that one is in
+        return [Input(word, None, repr(word))]
     if not _exists(path):
         if file:
             raise CommandError(f"There is no file {word!r}.")

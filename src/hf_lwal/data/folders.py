@@ -58,6 +58,9 @@ def _files_of_splits(folder: Path) -> dict[str, list[Path]]:
     """Visible files of each split, by the names of files and folders that the datasets library knows."""
     from datasets.data_files import DataFilesDict, EmptyDatasetError, get_data_patterns
 
+    own = _splits_in_capitals(folder)
+    if own:
+        return own
     base = str(folder.absolute())
     try:
         chosen = DataFilesDict.from_patterns(get_data_patterns(base), base_path=base)
@@ -68,6 +71,31 @@ def _files_of_splits(folder: Path) -> dict[str, list[Path]]:
         str(name): sorted({visible[path] for path in (Path(file).resolve() for file in files) if path in visible})
         for name, files in chosen.items()
     }
+
+
+def _splits_in_capitals(folder: Path) -> dict[str, list[Path]]:
+    """Files of each split where Train or TEST names one, which the datasets library overlooks; else nothing.
+
+    One split alone is none: Train may be a label, beside Bus and Car.
+    """
+    from datasets.data_files import SPLIT_KEYWORDS
+
+    found: dict[str, list[Path]] = {}
+    capitals = False
+    for path in visible_files(folder):
+        parts = path.relative_to(folder).parts
+        for name, words in SPLIT_KEYWORDS.items():
+            part = next((part for part in parts if _named(words).fullmatch(part.lower())), None)
+            if part is not None:
+                found.setdefault(str(name), []).append(path)
+                capitals = capitals or _named(words).fullmatch(part) is None
+                break
+    return {name: sorted(files) for name, files in found.items()} if capitals and {"train"} < {*found} else {}
+
+
+def _named(words: list[str]) -> re.Pattern[str]:
+    """What the name of a split's file or folder looks like."""
+    return re.compile(rf"(?:.*[-._ 0-9])?(?:{'|'.join(words)})(?:[-._ 0-9].*)?", re.DOTALL)
 
 
 def _sorted_by_kind(files: list[Path]) -> dict[str, list[Path]]:
@@ -168,7 +196,7 @@ def _root(folder: Path, split: str, file: Path) -> Path:
     from datasets.data_files import SPLIT_KEYWORDS
 
     words = next((words for name, words in SPLIT_KEYWORDS.items() if str(name) == split), [split])
-    named = re.compile(rf"(?:.*[-._ 0-9])?(?:{'|'.join(words)})(?:[-._ 0-9].*)?", re.DOTALL)
+    named = _named(words)
     parts = file.relative_to(folder).parts[:-1]
     place = next((place for place, part in enumerate(parts) if named.fullmatch(part)), None)
     return folder if place is None else folder.joinpath(*parts[: place + 1])
