@@ -33,7 +33,7 @@ LAYERS = [
         "presets",
         "metrics",
     ),
-    *("label_rows", "label_table", "label_table_file", "hub_code"),
+    *("label_rows", "label_table", "label_table_file", "hub_code", "peft_targets"),
     *(
         "configuration_lwal",
         "quantisation",

@@ -8,6 +8,8 @@ from typing import Any, Literal
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
+from .peft_targets import SIZES, offer_targets
+
 FORMAT_VERSION = 1
 """Version of the saved format; a checkpoint with a larger number needs a newer hf-lwal."""
 
@@ -139,7 +141,8 @@ class LwALConfig(PreTrainedConfig):
         wants_unused = kwargs.pop("return_unused_kwargs", False)
         asked = {name: kwargs.pop(name) for name in LABEL_KEYWORDS if name in kwargs}
         names, ids = asked_label_names(**asked)
-        config_dict, num_labels = dict(config_dict), asked.get("num_labels")
+        config_dict = {name: value for name, value in config_dict.items() if name not in SIZES}
+        num_labels = asked.get("num_labels")
         if names is not None:
             config_dict |= {"id2label": names, "label2id": ids}
         elif num_labels is not None and num_labels != len(config_dict.get("id2label") or range(2)):
@@ -209,8 +212,13 @@ class LwALConfig(PreTrainedConfig):
         return own + [key for key in EXTRA_OUTPUTS if key not in own]
 
     def to_dict(self) -> dict[str, Any]:
-        """Serialise without the encoder's dummy label names, one per embedding dimension."""
+        """Serialise without the encoder's dummy label names, one per embedding dimension.
+
+        Libraries that read a model's sizes from here find the encoder's; what is saved has them in its place alone.
+        """
         output = super().to_dict()
+        offer_targets(LwALConfig.model_type, self.encoder_config.model_type)
+        output = {name: output["encoder_config"][name] for name in SIZES if name in output["encoder_config"]} | output
         for key in ("id2label", "label2id", "num_labels", "num_classes", "label_names"):  # the last two are timm's
             output["encoder_config"].pop(key, None)
         timm = {key: output["encoder_config"].get(key) for key in ("pretrained_cfg", "architecture")}
@@ -218,6 +226,10 @@ class LwALConfig(PreTrainedConfig):
             output |= {**timm, "image_processor_type": "TimmWrapperImageProcessor"}
         output.pop("problem_type", None)
         return output
+
+    def to_diff_dict(self) -> dict[str, Any]:
+        """What is saved."""
+        return {name: value for name, value in super().to_diff_dict().items() if name not in SIZES}
 
     def _get_generation_parameters(self) -> dict[str, Any]:
         return {}  # nothing is generated; what the encoder's configuration says of it stays there
