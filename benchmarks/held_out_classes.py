@@ -150,7 +150,6 @@ def _train(model: Any, method: str, data: Data, args: argparse.Namespace) -> Any
         dataloader_pin_memory=torch.accelerator.is_available(),
         seed=args.seed,
         data_seed=args.seed,
-        lwal_pooling="auto",  # for every method what AutoModelForLwALClassification does
         **METHODS[method],
     )
     trainer = LwALTrainer(model, arguments, train_dataset=rows, processing_class=tokenizer())

@@ -34,8 +34,12 @@ LAYERS = [
         "presets",
         "metrics",
     ),
+<<<<<<< HEAD
     *("label_rows", "label_table", "label_table_file", "hub_code"),
     *("pooling", "configuration_pooled", "modeling_pooled"),
+=======
+    *("label_rows", "label_table", "label_table_file", "hub_code", "peft_targets"),
+>>>>>>> lane-a
     *(
         "configuration_lwal",
         "quantisation",

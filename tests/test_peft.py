@@ -401,3 +401,63 @@ def test_models_without_adapters_are_left_alone(base):
     """The check runs for every model."""
     check_adapter(base())
     check_adapter(torch.nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "llama"])
+@pytest.mark.parametrize("kind", [peft.LoraConfig, peft.IA3Config])
+def test_target_modules_left_out(tiny_config, kind, name):
+    """The layers are those that PEFT chooses in the stock model; another kind of encoder before must not matter."""
+    AutoModelForLwALClassification.from_config(tiny_config("deberta_v2")).config.to_dict()
+    stock = AutoModelForSequenceClassification.from_config(tiny_config(name))
+    model = AutoModelForLwALClassification.from_config(tiny_config(name))
+    try:
+        expected = peft.get_peft_model(stock, kind(task_type="SEQ_CLS")).targeted_module_names
+    except ValueError as error:
+        with pytest.raises(ValueError, match=str(error)):
+            peft.get_peft_model(model, kind(task_type="SEQ_CLS"))
+        return
+    found = peft.get_peft_model(model, kind(task_type="SEQ_CLS"))
+    assert found.targeted_module_names == [f"encoder.{layer}" for layer in expected]
+    check_adapter(found)
+
+
+def test_target_modules_of_images(tiny_config):
+    """PEFT knows no layers of ViT for LoRA: the same error as for the stock model, not another encoder's layers."""
+    AutoModelForLwALClassification.from_config(tiny_config("bert")).config.to_dict()
+    model = AutoModelForLwALClassification.from_config(tiny_config("vit"))
+    with pytest.raises(ValueError, match="specify `target_modules`"):
+        peft.get_peft_model(model, peft.LoraConfig())
+
+
+def test_sizes_for_peft_are_not_saved(tiny_config, tmp_path):
+    """The encoder's sizes are read from the dictionary; in the file they would contradict the encoder's own."""
+    config = AutoModelForLwALClassification.from_config(tiny_config("bert")).config
+    sizes = config.encoder_config.to_dict()
+    found = config.to_dict()
+    for name in ("hidden_size", "num_attention_heads", "num_hidden_layers"):
+        assert found[name] == sizes[name]
+    assert found["model_type"] == "lwal"
+    config.save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    assert {"hidden_size", "num_attention_heads", "num_hidden_layers"}.isdisjoint(saved)
+    found["encoder_config"]["hidden_size"] = 64
+    assert type(config).from_dict(found).encoder_config.hidden_size == 64
+
+
+def test_a_prefix_is_never_dropped(tiny_config):
+    """A prefix must change the answer, and a backbone that takes none must say so."""
+    config = {"task_type": "SEQ_CLS", "num_virtual_tokens": 3}
+    inputs = {"input_ids": torch.arange(1, 9).view(2, 4), "attention_mask": torch.ones(2, 4, dtype=torch.int64)}
+    set_seed(0)
+    model = AutoModelForLwALClassification.from_config(tiny_config("bert")).eval()
+    before = model(**inputs).embeddings
+    tuned = peft.get_peft_model(model, peft.PrefixTuningConfig(**config)).eval()
+    after = tuned(**inputs).embeddings
+    assert not torch.allclose(before, after, atol=1e-6)
+    after.sum().backward()
+    assert all(parameter.grad.abs().sum() > 0 for parameter in tuned.prompt_encoder.parameters())
+    model = AutoModelForLwALClassification.from_config(tiny_config("distilbert")).eval()
+    sizes = {"token_dim": model.config.dim, "num_layers": model.config.n_layers, "num_attention_heads": 2}
+    tuned = peft.get_peft_model(model, peft.PrefixTuningConfig(**config, **sizes)).eval()
+    with pytest.raises(TypeError, match="past_key_values"):
+        tuned(**inputs)

@@ -59,6 +59,10 @@ logger = logging.getLogger(__name__)
 
 FLAGS = ("output_attentions", "output_hidden_states")
 """Arguments that a forward with ``**kwargs`` takes without naming them."""
+PREFIX = "past_key_values"
+"""Keys and values before the first token, by which an adapter tunes a prefix: never to be left out unsaid."""
+PREFIX_IN_BACKBONES = {PREFIX, "cache"}
+"""Its names in the forward of backbones, newer ones of which take the old name too."""
 TABLE_TENSORS = ("label_vectors", "class_features", "pending_sums", "log_scale_bias", "offset_bias", "rejection_radii")
 
 
@@ -173,7 +177,7 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
             if self._encoder_takes(name):
                 taken[name] = value
             elif name not in self._own_arguments:
-                if not self._encoder_takes_any:
+                if not self._encoder_takes_any or name == PREFIX:
                     known = ", ".join(sorted(self.encoder_arguments - {"labels"}))
                     raise TypeError(f"{type(self.encoder).__name__} takes no {name!r}; its arguments are {known}.")
                 taken[name] = value
@@ -187,9 +191,12 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
         """Names that the encoder's own forward has for its arguments: the columns of a data set that it uses."""
         if self._encoder_arguments is None:
             own, encoders = (inspect.signature(type(model).forward).parameters for model in (self, self.encoder))
-            self._own_arguments = frozenset(own)
+            self._own_arguments = frozenset(own) - {PREFIX}
             self._encoder_takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in encoders.values())
-            named = (name for name, p in encoders.items() if p.kind is not inspect.Parameter.VAR_KEYWORD)
+            named = {name for name, p in encoders.items() if p.kind is not inspect.Parameter.VAR_KEYWORD}
+            in_backbone = inspect.signature(type(self.encoder.base_model).forward).parameters
+            if self._encoder_takes_any and not PREFIX_IN_BACKBONES.isdisjoint(in_backbone):
+                named.add(PREFIX)
             self._encoder_arguments = frozenset(named) - {"self"}
         return self._encoder_arguments
 
@@ -722,6 +729,7 @@ class LwALForSequenceClassification(LwALPreTrainedModel):
         perm_mask: Tensor | None = None,
         target_mapping: Tensor | None = None,
         input_mask: Tensor | None = None,
+        past_key_values: Any = None,
         labels: Tensor | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
@@ -759,6 +767,7 @@ class LwALForSequenceClassification(LwALPreTrainedModel):
             "perm_mask": perm_mask,
             "target_mapping": target_mapping,
             "input_mask": input_mask,
+            "past_key_values": past_key_values,
             "output_attentions": output_attentions,
             "output_hidden_states": output_hidden_states,
         }
