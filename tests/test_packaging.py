@@ -34,12 +34,8 @@ LAYERS = [
         "presets",
         "metrics",
     ),
-<<<<<<< HEAD
-    *("label_rows", "label_table", "label_table_file", "hub_code"),
-    *("pooling", "configuration_pooled", "modeling_pooled"),
-=======
     *("label_rows", "label_table", "label_table_file", "hub_code", "peft_targets"),
->>>>>>> lane-a
+    *("pooling", "configuration_pooled", "modeling_pooled"),
     *(
         "configuration_lwal",
         "quantisation",

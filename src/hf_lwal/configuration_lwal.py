@@ -8,11 +8,8 @@ from typing import Any, ClassVar, Literal
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
-<<<<<<< HEAD
 from .configuration_pooled import AroundConfig, LwALPooledConfig, forwarded
-=======
 from .peft_targets import SIZES, offer_targets
->>>>>>> lane-a
 
 FORMAT_VERSION = 1
 """Version of the saved format; a checkpoint with a larger number needs a newer hf-lwal."""
@@ -210,8 +207,9 @@ class LwALConfig(AroundConfig, PreTrainedConfig):
         Libraries that read a model's sizes from here find the encoder's; what is saved has them in its place alone.
         """
         output = super().to_dict()
-        offer_targets(LwALConfig.model_type, self.encoder_config.model_type)
-        output = {name: output["encoder_config"][name] for name in SIZES if name in output["encoder_config"]} | output
+        backbone = output["encoder_config"].get("base_config", output["encoder_config"])
+        offer_targets(LwALConfig.model_type, backbone["model_type"])
+        output = {name: backbone[name] for name in SIZES if name in backbone} | output
         for key in ("id2label", "label2id", "num_labels", "num_classes", "label_names"):  # the last two are timm's
             output["encoder_config"].pop(key, None)
         timm = {key: output["encoder_config"].get(key) for key in ("pretrained_cfg", "architecture")}
@@ -220,37 +218,10 @@ class LwALConfig(AroundConfig, PreTrainedConfig):
         output.pop("problem_type", None)
         return output
 
-<<<<<<< HEAD
-=======
     def to_diff_dict(self) -> dict[str, Any]:
         """What is saved."""
         return {name: value for name, value in super().to_diff_dict().items() if name not in SIZES}
 
-    def _get_generation_parameters(self) -> dict[str, Any]:
-        return {}  # nothing is generated; what the encoder's configuration says of it stays there
-
-    def __getattr__(self, name: str) -> Any:
-        # Called for what this configuration lacks. Scripts and libraries read the sizes and rates of the stock one.
-        value = None if name.startswith("_") or name in OF_THE_WHOLE else getattr(self._encoder(name), name)
-        if name.startswith("_") or name in OF_THE_WHOLE or isinstance(value, PreTrainedConfig):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return value
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        encoder = self.__dict__.get("encoder_config")
-        own = name.startswith("_") or name in OF_THE_WHOLE or name in self.__dict__ or hasattr(type(self), name)
-        if own or not isinstance(encoder, PreTrainedConfig) or not hasattr(encoder, name):
-            super().__setattr__(name, value)
-        else:
-            setattr(encoder, name, value)
-
-    def _encoder(self, name: str) -> PreTrainedConfig:
-        encoder = self.__dict__.get("encoder_config")
-        if not isinstance(encoder, PreTrainedConfig):
-            raise AttributeError(f"{name} is read from encoder_config, which is not set yet.")
-        return encoder
-
->>>>>>> lane-a
 
 def matched_label_names(
     id2label: Any, label2id: Mapping[Any, Any] | None, num_labels: int | None = None

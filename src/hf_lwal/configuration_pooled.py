@@ -174,11 +174,11 @@ def config_with_pooling(
     Raises:
         ValueError: an unknown pooling, or one that the task or the checkpoint does not allow.
     """
-    if pooling is None or (
-        pooling == "auto" and (task != "text" or name is None or isinstance(config, LwALPooledConfig))
-    ):
+    if pooling is None:
         return _normalized(config, normalize)
     if pooling == "auto":
+        if task != "text" or name is None or isinstance(config, LwALPooledConfig):
+            return _normalized(config, normalize)
         pooling, stored_normalize, why = stored_pooling(name, **hub)
         normalize = stored_normalize and pooling != MODEL if normalize is None else normalize
         logger.info("Pooling of %s: %s%s, since %s.", name, pooling, " scaled to length 1" if normalize else "", why)
