@@ -2,6 +2,7 @@
 
     python benchmarks/threads.py
     python benchmarks/threads.py --calls 100000 --threads 16 --backend inductor
+    python benchmarks/threads.py --calls 1600 --hidden-size 384   # texts alone, six layers: the size of MiniLM
 
 Tiny models of texts, images and sounds with random weights, eager and compiled, with embeddings as wide as the
 features and narrower. Every answer is compared with that of the same batch in a single thread. The ratio is the median
@@ -93,17 +94,23 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=10_000, help="of the models with label tables, in all")
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--backend", default="aot_eager", help="of torch.compile")
+    parser.add_argument("--hidden-size", type=int, help="of a six-layer model of texts, instead of the tiny models")
     args = parser.parse_args()
     sys.setswitchinterval(1e-4)
     torch.set_num_threads(1)
-    settings = [(task, narrow, compiled) for task in MODELS for narrow in (False, True) for compiled in (False, True)]
+    models, size = MODELS, {}
+    if args.hidden_size:
+        models = {"text": ("bert", args.hidden_size)}
+        size = {"hidden_size": args.hidden_size, "num_hidden_layers": 6, "num_attention_heads": args.hidden_size // 32}
+        size["intermediate_size"] = 4 * args.hidden_size
+    settings = [(task, narrow, compiled) for task in models for narrow in (False, True) for compiled in (False, True)]
     per_round = -(-args.calls // (len(settings) * ROUNDS))
     wrong_of_all = 0
     for task, narrow, compiled in settings:
         set_seed(0)
-        name, width = MODELS[task]
-        ours = with_labels(tiny_config(name, num_labels=LABELS), task, width // 4 if narrow else width)
-        stock = stock_from_config(tiny_config(name, num_labels=LABELS), task).eval()
+        name, width = models[task]
+        ours = with_labels(tiny_config(name, num_labels=LABELS, **size), task, width // 4 if narrow else width)
+        stock = stock_from_config(tiny_config(name, num_labels=LABELS, **size), task).eval()
         batches = [batch(task, seed) for seed in range(BATCHES)]
         calls = []
         for model in (ours, stock):
