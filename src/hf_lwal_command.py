@@ -18,3 +18,9 @@ def main() -> int:
     finally:
         loading = False
     return cli.program()
+
+
+if __name__ == "__main__":
+    import runpy
+
+    runpy.run_module("hf_lwal", run_name="__main__")

@@ -198,6 +198,18 @@ def test_an_adapter_on_a_plain_backbone(kind, tmp_path):
     assert torch.equal(again.label_table.label_vectors, model.label_table.label_vectors)
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_loop_is_told_of_a_table_that_no_adapter_saves(base, kept, caplog):
+    """LwALTrainer refuses it; a loop trained to 94 % and came back from its adapter at chance."""
+    model = base()
+    table = {"modules_to_save": model.peft_modules_to_save()} if kept else {}
+    model = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["query"], **table))
+    batch = {"input_ids": torch.randint(4, 40, (8, 6)), "labels": torch.arange(8) % 4}
+    for _ in range(2):
+        model.train()(**batch).loss.backward()
+    assert caplog.text.count("does not save the label table") == (0 if kept else 1)
+
+
 def test_saved_in_the_middle_of_training(base, tmp_path):
     """Label vectors are derived while training: an adapter saved then must hold those of the moment."""
     model = adapted(base())

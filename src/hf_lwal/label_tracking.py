@@ -7,6 +7,7 @@ the class means to the new rows; take the loss against the label vectors; step t
 from __future__ import annotations
 
 import logging
+import sys
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from .distributed import all_reduce_sum, broadcast_
 from .functional import IGNORE_INDEX, class_sums, finite_rows
+from .heads import active_copy
 
 if TYPE_CHECKING:
     from .modeling_lwal import LwALPreTrainedModel
@@ -47,6 +49,7 @@ class LabelTracker:
         self._last_sums: Tensor | None = None
         self._first_rows: list[tuple[Tensor, Tensor]] | None = None
         self._first_labels = 0
+        self._looked_for_adapter = False
 
     def label_vectors(
         self, model: LwALPreTrainedModel, embeddings: Tensor, features: Tensor | None, labels: Tensor | None
@@ -127,6 +130,9 @@ class LabelTracker:
                 "`accelerate launch` or `torchrun`, or train with LwALTrainer."
             )
         self.end_step(model)
+        if not self._looked_for_adapter and not torch.compiler.is_compiling():
+            self._looked_for_adapter = True
+            warn_of_lost_table(model)
         table = model.label_table
         values, labels = finite_rows(
             values.detach(), labels
@@ -157,3 +163,15 @@ class LabelTracker:
         broadcast_(model.label_table.log_scale_bias.data)
         if self._first_labels >= CALIBRATION_ROWS:
             self._first_rows = None
+
+
+def warn_of_lost_table(model: LwALPreTrainedModel) -> None:
+    """Warn where PEFT has put layers into the encoder, but will not save the label table that is trained with them."""
+    peft = sys.modules.get("peft.tuners.tuners_utils")
+    if peft is None or active_copy(model.classifier) is not model.classifier:
+        return
+    if any(isinstance(layer, peft.BaseTunerLayer) for layer in model.encoder.modules()):
+        logger.warning(
+            "This adapter does not save the label table (model.classifier) that is trained with it: a saved adapter "
+            "comes back without labels. Give its configuration modules_to_save=model.peft_modules_to_save()."
+        )
