@@ -6,7 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,7 @@ def _is_whole(line: str) -> bool:
 
 def _are_settings(value: Any) -> bool:
     """Whether a value says all that a cell is made of."""
-    names = {entry.name for entry in fields(Cell)}
+    names = {entry.name for entry in fields(Cell) if entry.default is MISSING}  # others came later
     return isinstance(value, dict) and names <= set(value) and isinstance(value["method"], dict)
 
 

@@ -161,7 +161,7 @@ def vectors_table(names: list[str], groups: list[str | None] | None, vectors: ND
     for number, (name, vector) in enumerate(zip(names, vectors, strict=True)):
         if np.isfinite(vector).all():
             group = [] if groups is None else [groups[number] or ""]
-            writer.writerow([name, *group, *(f"{value:.6g}" for value in vector)])
+            writer.writerow([name, *group, *(f"{value:.9g}" for value in vector)])
     return table.getvalue()
 
 
