@@ -640,8 +640,8 @@ class LwALTrainer(BestModelTrainer):
 
     def _warn_of_untrained_objective(self) -> None:
         """Warn when a subclass's ``create_optimizer`` left out what the objective learns itself."""
-        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
-            return  # their optimizers hold parameters of their own making
+        if self.optimizer is None or self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            return  # none was made yet, or it holds parameters of its own making
         held = {id(parameter) for group in self.optimizer.param_groups for parameter in group["params"]}
         left = [name for name, parameter in self.label_objective.named_parameters() if id(parameter) not in held]
         if left:
