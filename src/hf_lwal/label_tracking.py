@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 CALIBRATION_ROWS = 256
 """Without a start pass the scale is calibrated on this many first rows."""
+LOOPS_FOLLOW = 1.0
+"""Share of the common drift that label vectors follow in plain loops: their heads start at random, and drift far."""
 
 
 class LabelTracker:
@@ -109,7 +111,8 @@ class LabelTracker:
                 model.label_table.pending_sums.add_(sums)
             if self.refresh_due(model):
                 reanchor = config.offset and config.reanchor
-                model.label_table.refresh(model.head, config.memory, reanchor, config.follow_drift)
+                follow = config.follow_drift or (LOOPS_FOLLOW if self.mode == "forward" else 0.0)
+                model.label_table.refresh(model.head, config.memory, reanchor, follow)
             self.stale = True
         self.set_step(model, self.step(model) + 1)
 
