@@ -122,7 +122,7 @@ class LabelTable(EditableRows):
             (B, C) float32, higher is likelier. Classes that were never seen rank below all others.
         """
         vectors = self.label_vectors if label_vectors is None else label_vectors
-        if not self.mask_unseen:
+        if not self.mask_unseen or self._nothing_to_mask():
             return -self.scale * pairwise_distances(embeddings.float(), vectors, labels)  # (B, C)
         seen, usable = self.seen, self.seen | ~self.seen.any()  # (C,)
         # Placeholders of unseen classes may lie far from the rest, and would cost the distances their digits.
@@ -130,6 +130,11 @@ class LabelTable(EditableRows):
         logits = -self.scale * pairwise_distances(embeddings.float(), vectors, labels)  # (B, C)
         floor = torch.where(seen, logits.detach(), torch.inf).amin(dim=1, keepdim=True) - UNSEEN_MARGIN
         return torch.where(usable, logits, floor)
+
+    def _nothing_to_mask(self) -> bool:
+        """Whether all classes have means, where it costs less to know than to mask: not on a GPU, nor in a graph."""
+        in_graph = torch.compiler.is_compiling() or torch.jit.is_tracing()
+        return not in_graph and self.counts.is_cpu and bool(self.seen.all())
 
     @staticmethod
     def _mean_of(vectors: Tensor, seen: Tensor) -> Tensor:

@@ -1,0 +1,28 @@
+"""Whose label vectors follow the common drift of the features, and how far."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import set_seed
+
+from hf_lwal import AutoModelForLwALClassification
+
+
+@pytest.mark.parametrize(
+    ("mode", "share", "followed"), [("forward", 0.0, 1.0), ("forward", 0.3, 0.3), ("trainer", 0.0, 0.0)]
+)
+def test_plain_loops_follow_the_drift(tiny_config, mode, share, followed):
+    """A loop's head starts at random, and its features drift together: vectors left behind lose the labels."""
+    set_seed(0)
+    model = AutoModelForLwALClassification.from_config(tiny_config("bert", num_labels=3), embedding_dim=8)
+    model.label_tracking, model.config.follow_drift = mode, share
+    table = model.label_table
+    table.first_sight(torch.cat([torch.randn(3, table.class_features.shape[1]), torch.ones(3, 1)], dim=1))
+    means, before = table.class_features.clone(), model.current_label_vectors().detach()
+    shift = torch.linspace(-1, 1, means.shape[1])
+    rows = torch.tensor([[2.0], [2.0], [0.0]])  # the third label, of which the step has no rows, must follow too
+    model.commit(torch.cat([rows * (means + shift), rows], dim=1))
+    moved = model.current_label_vectors().detach() - before
+    weight = model.head_module.weight.detach()
+    assert torch.allclose(moved, (followed * weight @ shift).expand(3, -1), atol=1e-5)
