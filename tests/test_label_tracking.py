@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import set_seed
 
-from hf_lwal import AutoModelForLwALClassification
+from hf_lwal import AutoModelForLwALClassification, LabelTable
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,16 @@ def test_plain_loops_follow_the_drift(tiny_config, mode, share, followed):
     moved = model.current_label_vectors().detach() - before
     weight = model.head_module.weight.detach()
     assert torch.allclose(moved, (followed * weight @ shift).expand(3, -1), atol=1e-5)
+
+
+def test_a_table_without_unseen_labels_masks_nothing(monkeypatch):
+    """The shorter way must give the same bits, and must not be taken once a label has lost its mean again."""
+    set_seed(0)
+    table, embeddings = LabelTable(4, 6, 6), torch.randn(5, 6)
+    table.start(torch.randn(12, 6), torch.arange(12) % 4, None)
+    short = table(embeddings)
+    with monkeypatch.context() as patch:
+        patch.setattr(LabelTable, "_nothing_to_mask", lambda self: False)
+        assert torch.equal(table(embeddings), short)
+    table.counts[2] = 0
+    assert (table(embeddings).argmin(dim=1) == 2).all()

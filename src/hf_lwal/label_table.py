@@ -133,8 +133,7 @@ class LabelTable(EditableRows):
 
     def _nothing_to_mask(self) -> bool:
         """Whether all classes have means, where it costs less to know than to mask: not on a GPU, nor in a graph."""
-        in_graph = torch.compiler.is_compiling() or torch.jit.is_tracing()
-        return not in_graph and self.counts.is_cpu and bool(self.seen.all())
+        return not torch.compiler.is_compiling() and self.counts.is_cpu and bool(self.seen.all())
 
     @staticmethod
     def _mean_of(vectors: Tensor, seen: Tensor) -> Tensor:
