@@ -86,7 +86,7 @@ def test_features_of_a_sentence_encoder_are_its_sentence_embeddings():
     source = embedded_model_path()
     tokenizer = AutoTokenizer.from_pretrained(source)
     inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
-    model = AutoModelForLwALClassification.from_pretrained(source, num_labels=3, pooling="auto").eval()
+    model = AutoModelForLwALClassification.from_pretrained(source, num_labels=3).eval()
     backbone = AutoModel.from_pretrained(source).eval()
     with torch.no_grad():
         features = model(**inputs).features
@@ -102,7 +102,7 @@ def test_sentence_transformers_agrees():
     sentence_transformers = pytest.importorskip("sentence_transformers")
     source = embedded_model_path()
     expected = sentence_transformers.SentenceTransformer(source, device="cpu").encode(TEXTS)
-    model = AutoModelForLwALClassification.from_pretrained(source, num_labels=3, pooling="auto").eval()
+    model = AutoModelForLwALClassification.from_pretrained(source, num_labels=3).eval()
     with torch.no_grad():
         features = model(**AutoTokenizer.from_pretrained(source)(TEXTS, padding=True, return_tensors="pt")).features
     torch.testing.assert_close(features, torch.as_tensor(expected), rtol=0, atol=1e-5)
@@ -184,11 +184,11 @@ def test_broken_and_missing_files_are_named(tmp_path):
 def test_the_choice_and_its_reason_are_logged(tmp_path, caplog):
     folder = sentence_encoder(tmp_path)
     with caplog.at_level(logging.INFO, "hf_lwal"):
-        AutoModelForLwALClassification.from_pretrained(folder, num_labels=3, pooling="auto")
+        AutoModelForLwALClassification.from_pretrained(folder, num_labels=3)
     assert "mean scaled to length 1, since its modules.json says so" in caplog.text
     (folder / "modules.json").unlink()
     with caplog.at_level(logging.INFO, "hf_lwal"):
-        model = AutoModelForLwALClassification.from_pretrained(folder, num_labels=3, pooling="auto")
+        model = AutoModelForLwALClassification.from_pretrained(folder, num_labels=3)
     assert "model, since no modules.json says otherwise" in caplog.text
     assert type(model.encoder).__name__ == "BertForSequenceClassification"
 

