@@ -79,13 +79,13 @@ def markdown_rows(text, first):
 
 def test_measures_equal_those_computed_by_hand(table):
     rows = markdown_rows(markdown([table], {}), "learning rate")
-    # learning rate, best, final, AUAC, macro-F1, steps to reference, steps saved, time saved, seconds, seeds
+    # learning rate, step 0, best, final, AUAC, macro-F1, steps to reference, steps saved, time saved, seconds, seeds
     assert rows["one_hot"] == [
-        *("0.1", "75.0 ± 7.1", "75.0 ± 7.1", "65.0 ± 0.0", "50.0 ± 0.0"),
+        *("0.1", "10.0 ± 0.0", "75.0 ± 7.1", "75.0 ± 7.1", "65.0 ± 0.0", "50.0 ± 0.0"),
         *("20 ± 0", "0 ± 0", "0 ± 0", "5.0 ± 0.0", "2/2"),
     ]
     assert rows["default"] == [
-        *("0.1", "**82.5 ± 10.6**", "**82.5 ± 10.6**", "**77.5 ± 10.6**", "50.0 ± 0.0"),
+        *("0.1", "**30.0 ± 0.0**", "**82.5 ± 10.6**", "**82.5 ± 10.6**", "**77.5 ± 10.6**", "50.0 ± 0.0"),
         # Of 5 s the reference's seed 1 takes all; half of the training after 1 s of start is 3 s.
         *("16 ± 7", "20 ± 35", "20 ± 28", "5.0 ± 0.0", "2/2"),
     ]
@@ -93,14 +93,14 @@ def test_measures_equal_those_computed_by_hand(table):
 
 def test_what_was_reached_by_some_seeds_and_by_none(table):
     rows = markdown_rows(markdown([table], {}), "learning rate")
-    assert rows["half"][5:8] == ["20 (1/2)", "0 (1/2)", "0 (1/2)"]
-    assert rows["late"][5:8] == ["–", "–", "–"]
+    assert rows["half"][6:9] == ["20 (1/2)", "0 (1/2)", "0 (1/2)"]
+    assert rows["late"][6:9] == ["–", "–", "–"]
 
 
 def test_what_did_not_run_and_what_failed(table):
     rows = markdown_rows(markdown([table], {}), "learning rate")
-    assert rows["absent"] == ["–", *["not run"] * 8, "0/2"]
-    assert rows["broken"] == ["–", *["failed"] * 8, "0/1"]
+    assert rows["absent"] == ["–", *["not run"] * 9, "0/2"]
+    assert rows["broken"] == ["–", *["failed"] * 9, "0/1"]
 
 
 def test_every_learning_rate_names_its_winner(table):
@@ -128,7 +128,7 @@ def test_the_same_figures_as_csv(table):
 
 def test_latex_is_escaped(table):
     text = latex([table])
-    assert r"one\_hot & 0.1 & 75.0 $\pm$ 7.1" in text
+    assert r"one\_hot & 0.1 & 10.0 $\pm$ 0.0 & 75.0 $\pm$ 7.1" in text
     assert r"\textbf{82.5 $\pm$ 10.6}" in text
     assert "±" not in text
     assert "–" not in text
@@ -143,7 +143,7 @@ def test_a_later_success_replaces_a_failure(table):
 def test_without_a_reference_nothing_is_compared():
     (found,) = tables([one for one in LINES if not one["key"].startswith("one_hot")], {})
     rows = markdown_rows(markdown([found], {}), "learning rate")
-    assert rows["default"][5:8] == ["not run"] * 3
+    assert rows["default"][6:9] == ["not run"] * 3
 
 
 def test_settings_have_tables_of_their_own():

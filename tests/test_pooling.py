@@ -112,7 +112,12 @@ def sentence_encoder(folder, modules=("Transformer", "Pooling", "Normalize"), po
     """A tiny backbone with the files of Sentence Transformers beside it."""
     AutoModel.from_config(tiny_config(name)).save_pretrained(folder)
     listed = [
-        {"idx": place, "path": f"{place}_{kind}" if place else "", "type": f"sentence_transformers.models.{kind}"}
+        {
+            "idx": place,
+            "name": str(place),
+            "path": f"{place}_{kind}" if place else "",
+            "type": f"sentence_transformers.models.{kind}",
+        }
         for place, kind in enumerate(modules)
     ]
     (folder / "modules.json").write_text(json.dumps(listed))

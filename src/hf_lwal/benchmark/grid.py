@@ -21,7 +21,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 }
 """Name → training arguments."""
 
-PRESETS = ("fair", "paper")
+PRESETS = ("fair", "paper", "peers")
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,7 @@ class Grid:
     test_rows: int | None = None
     from_config: bool = field(default=False)
     rows_per_label: int | None = None
+    """Of each label, drawn anew by every seed."""
 
     def cells(self, data_root: str | None = None) -> list[Cell]:
         """All combinations, the seeds running slowest, so that a first picture of everything comes early.
@@ -221,7 +222,14 @@ def load_grids(source: str) -> list[Grid]:
         raise CommandError(
             f"`grids` in {source!r} must be a list of grids, each with `setting: value` lines, got {listed!r}."
         )
-    return [_grid({**shared, **own}) for own in listed]
+    return [_grid(settings) for own in listed for settings in _spelled_out({**shared, **own})]
+
+
+def _spelled_out(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One grid for each of several numbers of rows per label."""
+    counts = settings.get("rows_per_label")
+    several = counts if isinstance(counts, list) else [counts]
+    return [{**settings, "rows_per_label": count} if count is not None else dict(settings) for count in several]
 
 
 def _grid(settings: Mapping[str, Any]) -> Grid:

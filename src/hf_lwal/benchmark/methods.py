@@ -20,6 +20,8 @@ METHODS: dict[str, dict[str, Any]] = {
         **{"label_method": "one_hot", "head_start": "regression", "lwal_init_samples": 100},
         **{"max_steps": 1, "eval_steps": 1, "learning_rate": 0.0},  # one step that changes nothing
     },
+    "setfit": {"peer": "setfit"},
+    "setfit_tuned": {"peer": "setfit", "peer_head": "cross_validated"},
     "one_hot_head10": {"label_method": "one_hot", "head_rate": 10.0},
     **{name: {"lwal_preset": name} for name in PRESETS if name.startswith("paper:")},
     "default": {"lwal_preset": "default"},
@@ -39,6 +41,8 @@ METHODS: dict[str, dict[str, Any]] = {
 OWN_FIELDS = {
     "head_rate": "multiple of the learning rate for the last linear layer",
     "head_start": "regression starts the last linear layer as a logistic regression on the frozen features",
+    "peer": "library that trains instead of this one: setfit",
+    "peer_head": "its head: default, or cross_validated, a regression whose strength was chosen by cross-validation",
     "embedding_dim": "length of the label vectors: a number, or a multiple of the number of labels such as 5x",
 }
 """What a method can set besides training arguments."""

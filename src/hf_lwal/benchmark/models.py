@@ -52,6 +52,8 @@ class ModelSpec:
             no rows, since the same weights serve all data sets.
         pretrained: whether it has weights to load.
         about: weights and their licence, or what it is.
+        sentence_encoder: folder or name of a checkpoint of Sentence Transformers that pools as this model does; None
+            where it is none.
     """
 
     kind: Kind
@@ -59,6 +61,7 @@ class ModelSpec:
     build: Callable[[Any, bool], PreTrainedModel]
     pretrained: bool
     about: str
+    sentence_encoder: Callable[[], str] | None = None
 
 
 def minilm_path() -> str:
@@ -97,7 +100,7 @@ def text_model(
             return pretrained(AutoModelForSequenceClassification, source(), own, **keywords)
         return pretrained(AutoModelForSequenceClassification, source(), own)
 
-    return ModelSpec("text", rows, build, True, about)
+    return ModelSpec("text", rows, build, True, about, source if pooling == "auto" else None)
 
 
 def frozen_text_model(source: Callable[[], str], about: str) -> ModelSpec:

@@ -14,6 +14,7 @@ NEVER = "–"
 NOT_RUN = "not run"
 FAILED = "failed"
 MEASURES: dict[str, Callable[[Entry], MeanAndSd | None]] = {
+    "step 0": lambda entry: entry.first,
     "best": lambda entry: entry.best,
     "final": lambda entry: entry.final,
     "AUAC": lambda entry: entry.auac,
@@ -144,8 +145,8 @@ def markdown(tables: Sequence[Table], pictures: Mapping[Setting, str]) -> str:
 
 
 EXPLANATION = f"""Test accuracies in percent, mean ± standard deviation over seeds; the highest mean is bold, as are
-all that look the same. **best** and **final**: the best evaluation and the last. **AUAC**: the mean over all
-evaluations after the first step.
+all that look the same. **step 0**: before the first step. **best** and **final**: the best evaluation and the last.
+**AUAC**: the mean over all evaluations after the first step.
 **steps to reference**: optimizer steps until the best accuracy of `{REFERENCE}` at its best learning rate is reached,
 seed by seed; a row of a start pass counts as a third of a training row. **steps saved**: percent of the steps that the
 reference itself needed; **time saved**: the same for seconds of training. {NEVER}: never reached; (2/3): reached with
@@ -234,6 +235,7 @@ def csv_text(tables: Sequence[Table]) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     numbers = [
+        "first",
         "best",
         "final",
         "auac",
@@ -249,7 +251,7 @@ def csv_text(tables: Sequence[Table]) -> str:
     for table in tables:
         for entry in table.entries:
             speed = table.speed(entry)
-            measures = [entry.best, entry.final, entry.auac, entry.f1_macro, *speed[:3], entry.seconds]
+            measures = [entry.first, entry.best, entry.final, entry.auac, entry.f1_macro, *speed[:3], entry.seconds]
             values = [number for measure in measures for number in (measure or (None, None))]
             shown = ["" if value is None else f"{value:.4f}" for value in values]
             place = [entry.method, f"{entry.learning_rate:g}", len(entry.runs), entry.planned, speed.reached]

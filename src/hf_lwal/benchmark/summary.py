@@ -28,11 +28,13 @@ class Setting(NamedTuple):
     steps: int | None
     epochs: int | None
     evaluations: int | None
+    rows_per_label: int | None = None
 
     def __str__(self) -> str:
         budget = f"{self.steps} steps" if self.steps else f"{self.epochs} epochs"
         weights = ", random weights" if self.from_config else ""
-        return f"{self.dataset}, {self.model}{weights}, batch {self.batch_size}, {budget}, {self.optimizer}"
+        few = f", {self.rows_per_label} rows per label" if self.rows_per_label else ""
+        return f"{self.dataset}{few}, {self.model}{weights}, batch {self.batch_size}, {budget}, {self.optimizer}"
 
 
 class Run(NamedTuple):
@@ -87,6 +89,11 @@ class Entry:
     def over_seeds(self, measure: Callable[[Run], float]) -> MeanAndSd | None:
         """Mean and spread of a measure of a run; None without runs."""
         return mean_and_sd([measure(run) for run in self.runs]) if self.runs else None
+
+    @property
+    def first(self) -> MeanAndSd | None:
+        """Accuracy before the first step."""
+        return self.over_seeds(lambda run: run.curve[0][1])
 
     @property
     def best(self) -> MeanAndSd | None:
@@ -235,7 +242,7 @@ def tables(records: Iterable[Mapping[str, Any]], plan: Mapping[str, Mapping[str,
 
 
 def _setting(settings: Mapping[str, Any]) -> Setting:
-    return Setting(**{name: settings[name] for name in Setting._fields})
+    return Setting(**{name: settings[name] for name in Setting._fields if name in settings})
 
 
 def _entry(

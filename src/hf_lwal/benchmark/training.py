@@ -27,6 +27,7 @@ from .frozen import RegressionStart
 from .grid import OPTIMIZERS, Cell, batch_rows
 from .methods import OWN_FIELDS
 from .models import build_model, model_rows, model_spec
+from .peers import run_peer
 from .rows import Rows
 from .structure import structure_of
 
@@ -109,23 +110,28 @@ def run_cell(
         What its line in the file of results holds besides key and settings; accuracies in 0…1.
     """
     data = load_data(cell.dataset, data_root, cell.train_rows, cell.test_rows, *cell.draw)
-    limits = (cell.train_rows, cell.test_rows, cell.from_config, *cell.draw)
-    rows = model_rows(cell.model, cell.dataset, data_root, *limits)
-    model = build_model(cell.model, rows, data.names, cell.seed, cell.from_config)
     size = batch_rows(cell.batch_size, len(data.names))
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = build_trainer(cell, model, rows, size, folder, on_accuracy)
-        trainer.train()
-        times = running_times(trainer.state.log_history)
-        if trainer.curve[-1][0] != trainer.state.global_step:
-            trainer.evaluate()
     structure = {}
-    if vectors_folder is not None:
-        structure = {"structure": structure_of(cell, trainer, rows, data, data_root, vectors_folder)}
+    if "peer" in cell.method:
+        peer = run_peer(cell, data_root, on_accuracy)
+        curve, f1_macro, times = peer.curve, peer.f1_macro, peer.times
+    else:
+        limits = (cell.train_rows, cell.test_rows, cell.from_config, *cell.draw)
+        rows = model_rows(cell.model, cell.dataset, data_root, *limits)
+        model = build_model(cell.model, rows, data.names, cell.seed, cell.from_config)
+        with tempfile.TemporaryDirectory() as folder:
+            trainer = build_trainer(cell, model, rows, size, folder, on_accuracy)
+            trainer.train()
+            times = running_times(trainer.state.log_history)
+            if trainer.curve[-1][0] != trainer.state.global_step:
+                trainer.evaluate()
+        curve, f1_macro = trainer.curve, trainer.f1_macro
+        if vectors_folder is not None:
+            structure = {"structure": structure_of(cell, trainer, rows, data, data_root, vectors_folder)}
     spec = model_spec(cell.model)
     return {
-        "curve": [[step, round(accuracy, 6)] for step, accuracy in trainer.curve],
-        "f1_macro": round(trainer.f1_macro, 6),
+        "curve": [[step, round(accuracy, 6)] for step, accuracy in curve],
+        "f1_macro": round(f1_macro, 6),
         "seconds": {
             "training": round(times.training or 0.0, 3),
             "with_evaluation": round(times.whole or 0.0, 3),
