@@ -327,7 +327,7 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
         config = self.config
         if config.start_of_head != "probe" or config.initial_labels == "one_hot" or self.head is None:
             return None
-        layer = active_copy(self.head_module)
+        layer: Any = active_copy(self.head_module)
         return (layer.in_features, config.num_labels, config.embedding_dim) if can_start(layer) else None
 
     def _start_head(

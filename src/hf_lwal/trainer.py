@@ -560,7 +560,9 @@ class LwALTrainer(BestModelTrainer):
         device = self.args.device
         samples = StartSamples(torch.zeros(0, 0, device=device), torch.zeros(0, dtype=torch.int64, device=device), 0.0)
         shares = self._shares_of_ranks(batches)
-        mine = batches if len(shares) == 1 else _with_batches(batches, shares[self.args.process_index])
+        mine = batches
+        if len(shares) > 1 and isinstance(batches, DataLoader):
+            mine = _with_batches(batches, shares[self.args.process_index])
         if len(batches):  # a rank whose share of a stream is empty takes the rows of the first rank
             with self.compute_loss_context_manager():
                 samples = collect_any(model, values_of, mine, device, show, description, as_in_training)

@@ -174,8 +174,8 @@ class LwALTrainingArguments(TrainingArguments):
             "help": "What the start pass makes of the encoder's last layer: whitened (class means apart, noise within "
             "classes scaled down, as far as the rows allow), class_means (class means apart), probe (head and offset "
             "fitted to the start rows, shrinkage and scale chosen on rows held out), random (kept), or auto (probe "
-            "for text, else whitened). default auto, paper random. With label_method one_hot and lwal_init class_means: "
-            "class_means."
+            "for text, else whitened). default auto, paper random. With label_method one_hot and lwal_init "
+            "class_means: class_means."
         },
     )
     lwal_init_samples: int | None = field(
