@@ -15,6 +15,7 @@ FORMAT_VERSION = 1
 """Version of the saved format; a checkpoint with a larger number needs a newer hf-lwal."""
 
 TASKS = ("text", "image", "audio")
+INITIAL_HEADS = ("auto", "whitened", "class_means", "probe", "random")
 HUB_KEYWORDS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 LABEL_KEYWORDS = ("id2label", "label2id", "num_labels")
 NOT_THE_ENCODERS = (
@@ -54,7 +55,8 @@ class LwALConfig(AroundConfig, PreTrainedConfig):
         initial_label_norm: that multiple.
         initial_head: what the start pass does to the encoder's last layer, in the features space: "whitened" and
             "class_means" make it the projection of `head_start.class_mean_projection`, "probe" fits it and the offset
-            to the start rows (`probe_start.fitted_start`), "random" leaves it.
+            to the start rows (`probe_start.fitted_start`), "random" leaves it; "auto" is "probe" for text, on whose
+            features it was measured, and "whitened" for all else.
         initial_num_labels: number of labels that the table was started with, where labels were added or removed
             since; ``embedding_dim`` belongs to it.
         push_code: let saves and pushes carry the modules that load the model with ``trust_remote_code=True`` where
@@ -84,7 +86,7 @@ class LwALConfig(AroundConfig, PreTrainedConfig):
     repel_weight: float = 0.0
     initial_labels: Literal["class_means", "one_hot"] = "class_means"
     initial_label_norm: float = 1.0
-    initial_head: Literal["whitened", "class_means", "probe", "random"] = "whitened"
+    initial_head: Literal["auto", "whitened", "class_means", "probe", "random"] = "auto"
     initial_num_labels: int | None = None
     push_code: bool = True
     lwal_version: int = FORMAT_VERSION
@@ -111,6 +113,13 @@ class LwALConfig(AroundConfig, PreTrainedConfig):
         self.label2id = {name: index for index, name in self.label_names.items()}
         self.validate_lwal()
         self.encoder_config.num_labels = self.embedding_dim
+
+    @property
+    def start_of_head(self) -> str:
+        """``initial_head``, with what "auto" is for this task."""
+        if self.initial_head != "auto":
+            return self.initial_head
+        return "probe" if self.task == "text" else "whitened"
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
@@ -153,7 +162,7 @@ class LwALConfig(AroundConfig, PreTrainedConfig):
             ("space", ("features", "embeddings")),
             ("preset", ("default", "paper")),
             ("initial_labels", ("class_means", "one_hot")),
-            ("initial_head", ("whitened", "class_means", "probe", "random")),
+            ("initial_head", INITIAL_HEADS),
         ):
             value = getattr(self, name)
             if value not in allowed:

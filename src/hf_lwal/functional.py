@@ -329,7 +329,8 @@ def calibrated_scale(
         labels: (B,) int64; -100 rows are left out.
         counts: (C,) rows per class among ``labels``; rows of classes with a single row are left out.
         power: logits are ``-s * d^power``; 2 for a linear classifier.
-        held_out: (B, C) distances of the same rows that stand for new ones; default: `leave_one_out`.
+        held_out: (B, C) distances of the same rows that stand for new ones; rows that are infinite throughout were
+            not held out and are left out; default: `leave_one_out`.
 
     Returns:
         The best of ``2^(k/2) / mean d^power`` for k = -2…19; ``1 / mean d^power`` when every class has one row; 1
@@ -346,6 +347,8 @@ def calibrated_scale(
         return 1.0
     grid = [2.0 ** (k / 2) / mean for k in range(-2, 20)]
     usable = rows[counts[labels[rows]] > 1]
+    if held_out is not None:
+        usable = usable[held_out[usable].isfinite().any(dim=1)]
     losses = torch.zeros(len(grid), dtype=torch.float64)
     for block in torch.split(usable, CALIBRATION_BLOCK):
         own = labels[block]

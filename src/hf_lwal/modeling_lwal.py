@@ -321,6 +321,15 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
         self.tracker.forget()
         return calibrated
 
+    @property
+    def fitted_sizes(self) -> tuple[int, int, int] | None:
+        """Sizes (H, C, D) of the head and label vectors that the start pass fits to its rows; None if it does not."""
+        config = self.config
+        if config.start_of_head != "probe" or config.initial_labels == "one_hot" or self.head is None:
+            return None
+        layer: Any = active_copy(self.head_module)
+        return (layer.in_features, config.num_labels, config.embedding_dim) if can_start(layer) else None
+
     def _start_head(
         self, values: Tensor, labels: Tensor, learning_rate: float | None
     ) -> tuple[Tensor | None, Tensor | None]:
@@ -330,7 +339,7 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
             Distances (N, C) of the rows to label vectors as if they were new, and an offset (C, D) that was fitted
             with the head; None for what there is not.
         """
-        kind = self.config.initial_head
+        kind = self.config.start_of_head
         if kind == "random" or self.head is None:
             return None, None
         layer = active_copy(self.head_module)

@@ -15,7 +15,7 @@ DEFAULT: dict[str, Any] = {
     "follow_drift": 0.0,
     "learn_scale": True,
     "initial_labels": "class_means",
-    "initial_head": "whitened",
+    "initial_head": "auto",
 }
 PAPER: dict[str, Any] = {
     "preset": "paper",

@@ -31,6 +31,10 @@ WIDEST = 1024
 """With more features than this a covariance takes long to decompose: the share follows the rule of `head_start`."""
 LARGEST_WORK = 5e9
 """Multiplications per evaluation of the loss beyond which nothing is fitted: about a minute in all on a CPU core."""
+PROMPT_WORK = 1.6e9
+"""Multiplications per evaluation of the loss up to which a budget may ask for rows: the fit stays within seconds."""
+ROWS_OF_ALL_FOLDS = 4000
+"""With more rows than this, those of one fold say enough: the others would cost seconds for another digit."""
 
 
 class FittedStart(NamedTuple):
@@ -41,7 +45,7 @@ class FittedStart(NamedTuple):
         bias: (D,) float64 of the head.
         offset: (C, D) float64, added to the class means seen through the head.
         held_out: (N, C) float64 distances of the rows to label vectors fitted without them; infinite for rows with
-            -100 and for classes without other rows.
+            -100, for those of folds that were not measured, and for classes without other rows.
         share: of the identity in the whitening.
         accuracy: of the nearest label vector on rows held out, 0…1.
     """
@@ -99,9 +103,10 @@ def fitted_start(
         return None
     folds = Folds(rows, ids, len(classes), embedding_dim, learn_offset)
     share, decay = folds.best()
-    scale = folds.scale(folds.held_out(share))
-    held_out = folds.held_out(share, scale, decay)
-    losses = {"class means": folds.loss(folds.held_out(folds.rule)), "fitted": folds.loss(held_out)}
+    parts = FOLDS if len(ids) <= ROWS_OF_ALL_FOLDS else 1
+    scale = folds.scale(folds.held_out(share, folds=parts))
+    held_out = folds.held_out(share, scale, decay, parts)
+    losses = {"class means": folds.loss(folds.held_out(folds.rule, folds=parts)), "fitted": folds.loss(held_out)}
     if not losses["fitted"] < losses["class means"]:
         logger.info(
             "The start is not fitted, since its loss on rows held out is %.3f, that of the class means %.3f.",
@@ -110,7 +115,7 @@ def fitted_start(
         )
         return None
     probe = folds.fitted(torch.ones_like(ids, dtype=torch.bool), share, scale, decay)
-    accuracy = float((held_out.argmin(dim=1) == ids)[folds.usable].double().mean())
+    accuracy = float((held_out.argmin(dim=1) == ids)[folds.measured(held_out)].double().mean())
     logger.info(
         "Start fitted to %d rows in %.1f s (share %.2g of the identity, weight decay %g): accuracy on rows "
         "held out %.1f %%, loss %.3f "
@@ -138,8 +143,17 @@ def _unfit(rows: Tensor, ids: Tensor, num_labels: int, embedding_dim: int) -> st
         return "some features are not finite"
     if int(ids.bincount().max()) < 2:
         return "no class has a second row to hold out"
-    work = len(rows) * embedding_dim * (rows.shape[1] + 2 * num_labels)
+    work = len(rows) * _work_of_a_row(rows.shape[1], num_labels, embedding_dim)
     return f"{len(rows)} rows of {num_labels} classes would take too long" if work > LARGEST_WORK else None
+
+
+def prompt_rows(num_features: int, num_labels: int, embedding_dim: int) -> int:
+    """Rows that are fitted within seconds."""
+    return int(PROMPT_WORK / _work_of_a_row(num_features, num_labels, embedding_dim))
+
+
+def _work_of_a_row(num_features: int, num_labels: int, embedding_dim: int) -> int:
+    return embedding_dim * (num_features + 2 * num_labels)
 
 
 class Folds:
@@ -163,6 +177,7 @@ class Folds:
         enough = len(rows) >= FOLDS * num_labels and rows.shape[1] <= WIDEST
         self.shares = SHARES if enough else (self.rule,)
         self._spectra: dict[int, tuple[Tensor, Tensor]] = {}
+        self._found: dict[tuple[int, float, float | None, float], Tensor] = {}
 
     def best(self) -> tuple[float, float]:
         """Share and weight decay whose fit has the least loss on the first fold, one after the other."""
@@ -189,16 +204,20 @@ class Folds:
         """
         distances = self.rows.new_full((len(self.ids), self.num_labels), torch.inf)
         for number in range(folds):
-            held_out, rest = self.fold == number, self.fold != number
-            if not bool(held_out.any()):
+            if not bool((self.fold == number).any()):
                 continue
-            if scale is None:
-                probe = self.started(rest, share, number)
-            else:
-                probe = self.fitted(rest, share, scale, decay, number)
-            seen = self.ids[rest].bincount(minlength=self.num_labels) > 0
-            distances[held_out] = probe.distances(self.rows[held_out]).masked_fill(~seen, torch.inf)
+            key = (number, share, scale, decay)
+            if key not in self._found:
+                self._found[key] = self._distances_of_fold(*key)
+            distances[self.fold == number] = self._found[key]
         return distances
+
+    def _distances_of_fold(self, number: int, share: float, scale: float | None, decay: float) -> Tensor:
+        """Distances (n, C) of the n rows of a fold; arguments as of `held_out`."""
+        held_out, rest = self.fold == number, self.fold != number
+        probe = self.started(rest, share, number) if scale is None else self.fitted(rest, share, scale, decay, number)
+        seen = self.ids[rest].bincount(minlength=self.num_labels) > 0
+        return probe.distances(self.rows[held_out]).masked_fill(~seen, torch.inf)
 
     def measured(self, distances: Tensor) -> Tensor:
         """(N,) bool: rows that are held out in ``distances`` and whose class has others."""

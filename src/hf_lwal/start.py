@@ -43,7 +43,6 @@ def own_random_state() -> Iterator[None]:
         np.random.set_state(numpy)
 
 
-@torch.no_grad()
 def collect(
     model: nn.Module,
     values_of: Callable[[dict[str, Any]], Tensor],
@@ -53,7 +52,7 @@ def collect(
     description: str = "Class means",
     as_in_training: bool = False,
 ) -> StartSamples:
-    """Run the model in evaluation mode over ``batches`` and keep what ``values_of`` returns.
+    """Run the model in evaluation mode over ``batches`` and keep what ``values_of`` returns, if it is finite.
 
     BatchNorm layers normalise by the statistics of these batches, from a pass of their own, where their own are of no
     use: in layers that never ran, and before a training, which normalises by the statistics of its batches. On data
@@ -70,8 +69,22 @@ def collect(
         as_in_training: use the statistics of these batches in all BatchNorm layers.
 
     Raises:
-        ValueError: no batch, or a batch without labels.
+        ValueError: no batch, a batch without labels, or no finite row.
     """
+    return finite_samples(collect_any(model, values_of, batches, device, progress, description, as_in_training))
+
+
+@torch.no_grad()
+def collect_any(
+    model: nn.Module,
+    values_of: Callable[[dict[str, Any]], Tensor],
+    batches: Iterable[dict[str, Any]],
+    device: torch.device,
+    progress: bool,
+    description: str,
+    as_in_training: bool,
+) -> StartSamples:
+    """As `collect`, but rows that are not finite stay: whether all are is for all ranks' rows to say."""
     started = time.perf_counter()
     was_training = model.training
     values, labels = [], []
@@ -91,7 +104,7 @@ def collect(
         model.train(was_training)
     if not values:
         raise ValueError("The start pass found no rows: the training set is empty.")
-    return finite_samples(StartSamples(torch.cat(values), torch.cat(labels), time.perf_counter() - started))
+    return StartSamples(torch.cat(values), torch.cat(labels), time.perf_counter() - started)
 
 
 def finite_samples(samples: StartSamples) -> StartSamples:

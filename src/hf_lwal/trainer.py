@@ -27,6 +27,7 @@ from .distributed import (
     broadcast_rows,
     differs_between_ranks,
     first_rank_says,
+    rows_of_ranks,
     world_size,
 )
 from .exact_accumulation import WholeStep
@@ -48,13 +49,15 @@ from .objectives import LossContext, Objective, average_gradients, build_objecti
 from .own_loss import ignores_items, replaces_loss, seen_outputs
 from .own_optimizer import Names, carry_over, parameter_names
 from .peft_support import check_adapter, check_trainable, core_model
+from .probe_start import prompt_rows
 from .repooling import with_pooling
 from .sample_ids import SAMPLE_ID, NumberedCollator, NumberedRows
 from .settings import apply_settings, settings_without_use
 from .start import (
     StartSamples,
     batch_norms,
-    collect,
+    collect_any,
+    finite_samples,
     has_fresh_batch_norms,
     own_random_state,
     settle_fresh_batch_norms,
@@ -62,6 +65,7 @@ from .start import (
     warn_of_close_classes,
     warn_of_missing_classes,
 )
+from .start_budget import FORWARD_ROWS, batches_by_length, rows_per_class_within
 from .streams import KeptStream
 from .training_args import LwALSettings, LwALTrainingArguments, resolve
 
@@ -435,7 +439,7 @@ class LwALTrainer(BestModelTrainer):
         wanted, fresh = self.label_objective.wants_start(model), has_fresh_batch_norms(model)
         if not wanted and not fresh:
             return
-        batches = self._rows_to_batches(self.lwal_settings.init_samples)
+        batches = self._rows_to_batches(self._start_rows_per_class())
         settled = fresh and self._settle_batch_norms(batches)
         if not wanted:
             return
@@ -555,11 +559,44 @@ class LwALTrainer(BestModelTrainer):
         show = not self.args.disable_tqdm and self.is_local_process_zero()
         device = self.args.device
         samples = StartSamples(torch.zeros(0, 0, device=device), torch.zeros(0, dtype=torch.int64, device=device), 0.0)
+        shares = self._shares_of_ranks(batches)
+        mine = batches
+        if len(shares) > 1 and isinstance(batches, DataLoader):
+            mine = _with_batches(batches, shares[self.args.process_index])
         if len(batches):  # a rank whose share of a stream is empty takes the rows of the first rank
             with self.compute_loss_context_manager():
-                samples = collect(model, values_of, batches, device, show, description, as_in_training)
+                samples = collect_any(model, values_of, mine, device, show, description, as_in_training)
+            if isinstance(batches, DataLoader):
+                order = torch.tensor([row for share in shares for batch in share for row in batch], device=device)
+                gather = rows_of_ranks if len(shares) > 1 else lambda rows: [rows]
+                found = [torch.cat(gather(part))[order.argsort()] for part in samples[:2]]
+                samples = StartSamples(found[0], found[1], samples.seconds)
+            samples = finite_samples(samples)
         # Ranks on unlike hardware, with unlike seeds or unlike shares of a stream must not start from unlike tables.
         return StartSamples(broadcast_rows(samples.values), broadcast_rows(samples.labels), samples.seconds)
+
+    def _shares_of_ranks(self, batches: list[Any] | DataLoader[Any]) -> list[list[list[int]]]:
+        """The batches that each rank reads, as positions of their rows; of one share alone each rank reads all.
+
+        Statistics of BatchNorm layers are those of all batches, and where ranks hold parts of the weights, all of
+        them must run as often.
+        """
+        parts: Any = batches.batch_sampler if isinstance(batches, DataLoader) else []
+        together = self.is_fsdp_enabled or self.is_deepspeed_enabled or bool(batch_norms(self.core_model))
+        if together or len(parts) < world_size():
+            return [list(parts)]
+        return [list(parts[rank :: world_size()]) for rank in range(world_size())]
+
+    def _start_rows_per_class(self) -> int:
+        """Rows per class of the start pass: more than `lwal_init_samples` where fitted, as the budget allows."""
+        least, labels = self.lwal_settings.init_samples, label_column(self.train_dataset)
+        sizes = None if self.is_deepspeed_enabled else self.label_objective.fitted_sizes(self.core_model)
+        if sizes is None or labels is None:
+            return least
+        args = self.args
+        planned = self.state.max_steps * args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        rows = int(min(self.lwal_settings.start_budget * FORWARD_ROWS * planned, prompt_rows(*sizes)))
+        return max(least, rows_per_class_within(labels, rows))
 
     def _rows_to_batches(self, per_class: int) -> list[Any] | DataLoader[Any]:
         """Collated batches of up to ``per_class`` training rows per class, the same on every rank.
@@ -582,7 +619,8 @@ class LwALTrainer(BestModelTrainer):
                 indices = scanned_rows(dataset, per_class, num_labels, self.args.seed)
             else:
                 indices = rows_per_class(labels, per_class, self.args.seed)
-            return DataLoader(Subset(dataset, indices), batch_size=self.args.eval_batch_size, collate_fn=collator)
+            parts: Any = batches_by_length(dataset, indices, self.args.eval_batch_size)
+            return DataLoader(Subset(dataset, indices), batch_sampler=parts, collate_fn=collator)
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
@@ -725,6 +763,11 @@ class LwALTrainer(BestModelTrainer):
         if "loss" in logs:
             logs = {**logs, **self._label_log.read(self._lwal_model)}
         super().log(logs, *args, **kwargs)
+
+
+def _with_batches(loader: DataLoader[Any], parts: Any) -> DataLoader[Any]:
+    """The loader with other batches of the same rows."""
+    return DataLoader(loader.dataset, batch_sampler=parts, collate_fn=loader.collate_fn)
 
 
 def _refreshes(callback: Any) -> bool:

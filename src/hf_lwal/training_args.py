@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 
 from transformers import TrainingArguments
 
+from .configuration_lwal import INITIAL_HEADS
 from .pooling import checked_pooling
 from .presets import preset
+from .start_budget import SHARE_OF_TRAINING
 
 CONFIG_FIELDS = (
     "refresh_every",
@@ -38,7 +40,8 @@ class LwALSettings(NamedTuple):
         embedding_dim: D asked for by a preset, for example "10x"; None leaves the model's.
         init: "class_means", "one_hot" or None for the method's own.
         initial_head: what the class-means start of one_hot makes of its head; None for class_means.
-        init_samples: start rows per class.
+        init_samples: start rows per class, at least.
+        start_budget: share of the training's work that reading more start rows may take, where they are fitted.
         scale: fixed start value of the scale, or None to calibrate it.
         eval_refresh: "auto", "no", "evaluate", "epoch" or a number of steps.
         eval_refresh_samples: rows per class for a refresh before evaluation.
@@ -57,6 +60,7 @@ class LwALSettings(NamedTuple):
     init: str | None
     initial_head: str | None
     init_samples: int
+    start_budget: float
     scale: float | None
     eval_refresh: str | int
     eval_refresh_samples: int
@@ -169,12 +173,25 @@ class LwALTrainingArguments(TrainingArguments):
         metadata={
             "help": "What the start pass makes of the encoder's last layer: whitened (class means apart, noise within "
             "classes scaled down, as far as the rows allow), class_means (class means apart), probe (head and offset "
-            "fitted to the start rows, shrinkage and scale chosen on rows held out), or random (kept). "
-            "default whitened, paper random. With label_method one_hot and lwal_init class_means: class_means."
+            "fitted to the start rows, shrinkage and scale chosen on rows held out), random (kept), or auto (probe "
+            "for text, else whitened). default auto, paper random. With label_method one_hot and lwal_init "
+            "class_means: class_means."
         },
     )
     lwal_init_samples: int | None = field(
-        default=None, metadata={"help": "Rows per class of the start pass. default 16; paper has no start pass."}
+        default=None,
+        metadata={
+            "help": "Rows per class of the start pass; where none is given, more where head and offset are fitted and "
+            "lwal_start_budget allows it. default 16; paper has no start pass."
+        },
+    )
+    lwal_start_budget: float | None = field(
+        default=None,
+        metadata={
+            "help": "Share, 0 to 1, of the work of the planned training that the start pass may take to read more "
+            "than lwal_init_samples rows per class, where head and offset are fitted to them; a row that is only read "
+            "counts as a third. default 0.1, and 0 with lwal_init_samples."
+        },
     )
     lwal_scale: str | None = field(
         default=None,
@@ -271,8 +288,8 @@ def resolve(args: TrainingArguments) -> LwALSettings:
     values |= {key: given(f"lwal_{key}") for key in CONFIG_FIELDS if given(f"lwal_{key}") is not None}
     init = given("lwal_init")
     head = given("lwal_initial_head")
-    if head not in (None, "whitened", "class_means", "probe", "random"):
-        raise ValueError(f"Unknown lwal_initial_head {head!r}: choose whitened, class_means, probe or random.")
+    if head not in (None, *INITIAL_HEADS):
+        raise ValueError(f"Unknown lwal_initial_head {head!r}: choose one of {', '.join(INITIAL_HEADS)}.")
     if init not in (None, "class_means", "one_hot"):
         raise ValueError(f"Unknown lwal_init {init!r}: choose class_means or one_hot.")
     if method != "lwal":  # the settings of adaptive labels mean nothing to the other methods
@@ -286,6 +303,7 @@ def resolve(args: TrainingArguments) -> LwALSettings:
         init=init,
         initial_head=head,
         init_samples=_positive("lwal_init_samples", given("lwal_init_samples"), 16),
+        start_budget=_start_budget(given("lwal_start_budget"), given("lwal_init_samples")),
         scale=_scale(given("lwal_scale")),
         eval_refresh=_eval_refresh(given("lwal_eval_refresh")),
         eval_refresh_samples=_positive("lwal_eval_refresh_samples", given("lwal_eval_refresh_samples"), 50),
@@ -312,6 +330,14 @@ def _positive(name: str, value: int | None, default: int) -> int:
 def _above(name: str, value: float | None, limit: float, or_equal: bool = False) -> float | None:
     if value is not None and not (limit < value < float("inf") or (or_equal and value == limit)):
         raise ValueError(f"{name} is {value}, but it must be {'at least' if or_equal else 'above'} {limit:g}.")
+    return value
+
+
+def _start_budget(value: float | None, init_samples: int | None) -> float:
+    if value is not None and not 0.0 <= value <= 1.0:
+        raise ValueError(f"lwal_start_budget is {value}, but it is a share of the training, from 0 to 1.")
+    if value is None:
+        return SHARE_OF_TRAINING if init_samples is None else 0.0  # who counts the rows gets as many
     return value
 
 

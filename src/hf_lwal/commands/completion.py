@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from ..configuration_lwal import INITIAL_HEADS
 from ..errors import CommandError
 from ..flags import Parser, argument, takes_truth
 from .train_checks import MEASURED
@@ -64,7 +65,7 @@ def known_values() -> dict[str, tuple[str, ...]]:
         "lwal_preset": tuple(PRESETS),
         "lwal_space": ("features", "embeddings"),
         "lwal_init": ("class_means", "one_hot"),
-        "lwal_initial_head": ("whitened", "class_means", "random"),
+        "lwal_initial_head": INITIAL_HEADS,
         "lwal_scale": ("auto",),
         "lwal_eval_refresh": ("auto", "no", "evaluate", "epoch"),
         "lwal_class_weights": ("balanced",),

@@ -126,6 +126,10 @@ class Objective(nn.Module):
         """Whether to run a start pass over a few rows per class before the first step."""
         return False
 
+    def fitted_sizes(self, model: PreTrainedModel) -> tuple[int, int, int] | None:
+        """Sizes (H, C, D) of what the start pass fits to its rows; None where it fits nothing and few rows suffice."""
+        return None
+
     def start_values(self, model: PreTrainedModel) -> Callable[[dict[str, Any]], Tensor]:
         """Function from a batch without labels to what the start pass collects, (B, H)."""
         raise TypeError(f"{type(self).__name__} wants a start pass but does not define start_values(model).")

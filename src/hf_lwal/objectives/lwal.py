@@ -43,6 +43,11 @@ class LwAL(Objective):
         empty = not bool(model.label_table.seen.any())
         return empty and (config.initial_labels == "class_means" or config.space == "features")
 
+    def fitted_sizes(self, model: PreTrainedModel) -> tuple[int, int, int] | None:
+        """Those of head and offset, where both start fitted."""
+        sizes: tuple[int, int, int] | None = model.fitted_sizes
+        return sizes
+
     def start_values(self, model: PreTrainedModel) -> Callable[[dict[str, Any]], Tensor]:
         """Features, or embeddings in the embeddings space."""
         return model.start_values

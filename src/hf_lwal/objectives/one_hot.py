@@ -16,7 +16,7 @@ from ..linear_fold import folded_linear
 from ..probe_start import fitted_start
 from ..start import StartSamples, finite_samples
 from .base import LossContext, ObjectiveLoss
-from .stock import StockObjective, stock_head
+from .stock import StockObjective, stock_head, stock_task
 
 
 class OneHot(StockObjective):
@@ -26,7 +26,8 @@ class OneHot(StockObjective):
         init: "class_means" starts the head as the nearest-class-mean classifier of a few rows per class, the head
             start that adaptive labels get; None keeps the model's head.
         initial_head: how that start measures distance to the class means: in the whitened space of the label table's
-            head start ("whitened"), to the label vectors fitted to the rows ("probe"), else as it is.
+            head start ("whitened"), to the label vectors fitted to the rows ("probe"), as adaptive labels do by
+            default ("auto"), else as it is.
     """
 
     citation: ClassVar[str] = "standard cross-entropy training"
@@ -39,6 +40,13 @@ class OneHot(StockObjective):
     def wants_start(self, model: PreTrainedModel) -> bool:
         """Only for the class-means start."""
         return self.init == "class_means"
+
+    def fitted_sizes(self, model: PreTrainedModel) -> tuple[int, int, int] | None:
+        """Those that a label table of the default size would have."""
+        if self.init != "class_means" or self._kind(model) != "probe":
+            return None
+        width, num_labels = stock_head(model).in_features, model.config.num_labels
+        return width, num_labels, _embedding_dim(width, num_labels)
 
     def start_values(self, model: PreTrainedModel) -> Callable[[dict[str, Any]], Tensor]:
         """Input of the head."""
@@ -53,9 +61,9 @@ class OneHot(StockObjective):
         self, model: PreTrainedModel, samples: StartSamples, learning_rate: float | None = None
     ) -> dict[str, float]:
         """Overwrite the head by the nearest-class-mean classifier of the start rows."""
-        head = stock_head(model)
-        build = fitted_head if self.initial_head == "probe" else nearest_mean_head
-        whiten = self.initial_head in ("probe", "whitened")
+        head, kind = stock_head(model), self._kind(model)
+        build = fitted_head if kind == "probe" else nearest_mean_head
+        whiten = kind in ("probe", "whitened")
         weight, bias, scale = build(*finite_samples(samples)[:2], model.config.num_labels, whiten)
         layer = model.get_submodule(head.name)
         if layer.bias is None:
@@ -65,6 +73,11 @@ class OneHot(StockObjective):
             )
         write_linear(layer, weight, bias)
         return {"start_scale": scale}
+
+    def _kind(self, model: PreTrainedModel) -> str | None:
+        if self.initial_head != "auto":
+            return self.initial_head
+        return "probe" if stock_task(model) == "text" else "whitened"
 
     def loss(self, outputs: Any, labels: Tensor, context: LossContext) -> ObjectiveLoss:
         """Mean cross-entropy over the rows of the whole step."""
@@ -116,7 +129,7 @@ def fitted_head(
     It predicts what a model with a label table of the default size predicts after its fitted start; arguments and
     results as of `nearest_mean_head`, which it is where nothing is fitted.
     """
-    fitted = fitted_start(features, labels, num_labels, min(features.shape[1], max(128, num_labels)))
+    fitted = fitted_start(features, labels, num_labels, _embedding_dim(features.shape[1], num_labels))
     if fitted is None:
         return nearest_mean_head(features, labels, num_labels, whiten)
     means, counts = class_means(features, labels, num_labels)
@@ -126,6 +139,10 @@ def fitted_head(
     seen = counts > 0
     weight, bias = folded_linear(fitted.weight, fitted.bias, vectors, seen, temperature=1.0 / scale)
     return weight.float(), torch.where(seen, bias, bias[seen].min()).float(), scale
+
+
+def _embedding_dim(width: int, num_labels: int) -> int:
+    return min(width, max(128, num_labels))
 
 
 def class_means(features: Tensor, labels: Tensor, num_labels: int) -> tuple[Tensor, Tensor]:
