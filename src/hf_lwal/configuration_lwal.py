@@ -76,7 +76,7 @@ class LwALConfig(AroundConfig, PreTrainedConfig):
     preset: Literal["default", "paper"] = "default"
     offset: bool = True
     reanchor: bool = True
-    follow_drift: float = 0.0
+    follow_drift: float | None = None
     learn_scale: bool = True
     memory: int = 50
     refresh_every: int = 1
@@ -169,7 +169,7 @@ class LwALConfig(AroundConfig, PreTrainedConfig):
         for name in ("memory", "refresh_every", "warmup_steps", "repel_weight"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, but it cannot be negative.")
-        if not 0.0 <= self.follow_drift <= 1.0:
+        if self.follow_drift is not None and not 0.0 <= self.follow_drift <= 1.0:
             raise ValueError(f"follow_drift is {self.follow_drift}, but it is a share, from 0 to 1.")
         if self.follow_drift and (self.preset == "paper" or self.refresh_every == 0):
             why = "preset 'paper' keeps none" if self.preset == "paper" else "refresh_every 0 never refreshes them"
