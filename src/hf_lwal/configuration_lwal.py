@@ -44,7 +44,7 @@ class LwALConfig(AroundConfig, PreTrainedConfig):
         offset: learn a correction (C, D) that is added to the class means.
         reanchor: let the offset absorb the jump of the class means at a refresh.
         follow_drift: share, 0 to 1, of the common displacement of a step's rows from their class means by which all
-            label vectors move at a refresh; 0 means all of it in plain loops (`label_tracking.LOOPS_FOLLOW`).
+            label vectors move at a refresh; None for 0.3 in `LwALTrainer` and 1 in plain loops.
         learn_scale: learn the scale of the logits.
         memory: M, how many rows the running class means remember; 0 overwrites them by the batch's.
         refresh_every: k, optimizer steps between refreshes; 0 never refreshes.
