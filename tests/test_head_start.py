@@ -229,15 +229,29 @@ def trained(tmp_path, **options):
 
 @pytest.mark.parametrize(("kind", "changes"), [("whitened", True), ("class_means", True), ("random", False)])
 def test_the_trainer_starts_the_head_in_the_size_that_suits_the_learning_rate(tmp_path, kind, changes):
-    before, after = trained(tmp_path, lwal_initial_head=kind)
+    before, after = trained(tmp_path, lwal_initial_head=kind, lwal_offset=False)
     assert ((after - before).abs().max() > 1e-3) == changes
     size = float(after.square().mean().sqrt())
     assert (size == pytest.approx(0.003 * 0.5**1.5, rel=0.05)) == changes
 
 
 def test_the_peak_of_the_schedule_counts_not_its_first_step(tmp_path):
-    _, after = trained(tmp_path, warmup_steps=10, max_steps=1, lr_scheduler_type="linear")
+    _, after = trained(tmp_path, warmup_steps=10, lr_scheduler_type="linear", lwal_offset=False)
     assert float(after.square().mean().sqrt()) == pytest.approx(0.003 * 0.5**1.5, rel=0.05)
+
+
+@pytest.mark.parametrize("kind", ["whitened", "class_means", "probe"])
+def test_a_trainer_leaves_the_offset_a_hundred_steps(tmp_path, kind):
+    """The floor must reach the head of a training, whatever made the head: one step of the offset lost the labels."""
+    options = {"max_steps": 1, "optim": "adamw_torch", "learning_rate": 1e-3, "lwal_initial_head": kind}
+    trainer = LwALTrainer(build("bert"), arguments(tmp_path, **options), train_dataset=rows_for("bert", 40))
+    trainer.create_optimizer_and_scheduler(1)
+    trainer.callback_handler.on_train_begin(trainer.args, trainer.state, trainer.control)
+    model = trainer.model
+    with torch.no_grad():
+        vectors = model.head(model.label_table.class_features)
+    apart = float((vectors - vectors.mean(dim=0)).norm(dim=1).mean())
+    assert 1e-3 * math.sqrt(vectors.shape[1]) <= 0.0101 * apart
 
 
 def test_plain_gradient_descent_gets_the_natural_size(tmp_path):
