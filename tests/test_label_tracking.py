@@ -10,10 +10,17 @@ from hf_lwal import AutoModelForLwALClassification, LabelTable
 
 
 @pytest.mark.parametrize(
-    ("mode", "share", "followed"), [("forward", 0.0, 1.0), ("forward", 0.3, 0.3), ("trainer", 0.0, 0.0)]
+    ("mode", "share", "followed"),
+    [
+        ("forward", None, 1.0),
+        ("forward", 0.3, 0.3),
+        ("forward", 0.0, 0.0),
+        ("trainer", None, 0.3),
+        ("trainer", 0.0, 0.0),
+    ],
 )
-def test_plain_loops_follow_the_drift(tiny_config, mode, share, followed):
-    """A loop's head starts at random, and its features drift together: vectors left behind lose the labels."""
+def test_the_drift_is_followed_by_the_share_that_was_given(tiny_config, mode, share, followed):
+    """Features drift together: vectors left behind lose the labels. A share of 0 that was given stays 0."""
     set_seed(0)
     model = AutoModelForLwALClassification.from_config(tiny_config("bert", num_labels=3), embedding_dim=8)
     model.label_tracking, model.config.follow_drift = mode, share

@@ -45,7 +45,7 @@ class LwALConfig(AroundConfig, PreTrainedConfig):
         offset: learn a correction (C, D) that is added to the class means.
         reanchor: let the offset absorb the jump of the class means at a refresh.
         follow_drift: share, 0 to 1, of the common displacement of a step's rows from their class means by which all
-            label vectors move at a refresh; 0 means all of it in plain loops (`label_tracking.LOOPS_FOLLOW`).
+            label vectors move at a refresh; None for 0.3 in `LwALTrainer` and 1 in plain loops.
         learn_scale: learn the scale of the logits.
         memory: M, how many rows the running class means remember; 0 overwrites them by the batch's.
         refresh_every: k, optimizer steps between refreshes; 0 never refreshes.
@@ -78,7 +78,7 @@ class LwALConfig(AroundConfig, PreTrainedConfig):
     preset: Literal["default", "paper"] = "default"
     offset: bool = True
     reanchor: bool = True
-    follow_drift: float = 0.0
+    follow_drift: float | None = None
     learn_scale: bool = True
     memory: int = 50
     refresh_every: int = 1
@@ -178,7 +178,7 @@ class LwALConfig(AroundConfig, PreTrainedConfig):
         for name in ("memory", "refresh_every", "warmup_steps", "repel_weight"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, but it cannot be negative.")
-        if not 0.0 <= self.follow_drift <= 1.0:
+        if self.follow_drift is not None and not 0.0 <= self.follow_drift <= 1.0:
             raise ValueError(f"follow_drift is {self.follow_drift}, but it is a share, from 0 to 1.")
         if self.follow_drift and (self.preset == "paper" or self.refresh_every == 0):
             why = "preset 'paper' keeps none" if self.preset == "paper" else "refresh_every 0 never refreshes them"

@@ -29,6 +29,8 @@ REFERENCE = (2e-5, 0.003)
 """At this learning rate the entries of the head start with this root mean square; it grows as the rate to the 1.5."""
 LARGEST_RELATIVE_STEP = 0.01
 """No Adam step may move the entries by more than this share of their root mean square."""
+STEPS_APART = 100.0
+"""Adam steps that a row of the offset takes at least from the centre of the label vectors to one of them."""
 LEAST_DISTANCE = 100.0 * SQUARED_DISTANCE_FLOOR**0.5
 """Mean distance to class means that the start leaves at least: smaller ones drown in the floor of distances."""
 
@@ -207,6 +209,26 @@ def visible_size(size: float, held_out: Tensor) -> float:
     if typical <= 2.0 * SQUARED_DISTANCE_FLOOR**0.5:  # nothing lies apart, at any size
         return size
     return max(size, LEAST_DISTANCE / typical)
+
+
+def size_for_offset(size: float, label_vectors: Tensor, learning_rate: float | None) -> float:
+    """``size``, or the larger one at which a step of Adam moves the offset little against how far labels lie apart.
+
+    A step moves each of the D entries of a row of the offset by up to the learning rate, together
+    ``learning_rate * sqrt(D)``. Where label vectors lie closer together than that, one step loses the labels. So they
+    lie at least ``STEPS_APART * learning_rate * sqrt(D)`` from their centre; the scale, calibrated afterwards, makes
+    up for it in the logits.
+
+    Args:
+        size: factor for weight and bias of the head, from `suited_size` or `visible_size`.
+        label_vectors: (C', D) of the classes that have rows, through the head as it is before that.
+        learning_rate: peak learning rate of the offset; None changes nothing.
+    """
+    away = label_vectors - label_vectors.mean(dim=0)
+    apart = float(away.norm(dim=1).mean())
+    if not learning_rate or not math.isfinite(apart) or not has_scatter(away, label_vectors):
+        return size
+    return max(size, STEPS_APART * learning_rate * label_vectors.shape[1] ** 0.5 / apart)
 
 
 def can_start(layer: Any) -> bool:

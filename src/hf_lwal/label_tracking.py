@@ -26,6 +26,8 @@ CALIBRATION_ROWS = 256
 """Without a start pass the scale is calibrated on this many first rows."""
 LOOPS_FOLLOW = 1.0
 """Share of the common drift that label vectors follow in plain loops: their heads start at random, and drift far."""
+TRAINER_FOLLOWS = 0.3
+"""Share that they follow in `LwALTrainer`, whose heads start from data."""
 
 
 class LabelTracker:
@@ -111,7 +113,8 @@ class LabelTracker:
                 model.label_table.pending_sums.add_(sums)
             if self.refresh_due(model):
                 reanchor = config.offset and config.reanchor
-                follow = config.follow_drift or (LOOPS_FOLLOW if self.mode == "forward" else 0.0)
+                own = LOOPS_FOLLOW if self.mode == "forward" else TRAINER_FOLLOWS
+                follow = own if config.follow_drift is None else config.follow_drift
                 model.label_table.refresh(model.head, config.memory, reanchor, follow)
             self.stale = True
         self.set_step(model, self.step(model) + 1)

@@ -22,8 +22,16 @@ from transformers.utils import ModelOutput
 
 from .configuration_lwal import LwALConfig, matched_label_names, refuse_other_problems
 from .distributed import all_reduce_sum
-from .functional import IGNORE_INDEX, class_ids, cross_entropy, direction_sums, repel_from_sums
-from .head_start import can_start, class_mean_projection, held_out_distances, suited_size, visible_size, write_linear
+from .functional import IGNORE_INDEX, class_ids, class_sums, cross_entropy, direction_sums, repel_from_sums
+from .head_start import (
+    can_start,
+    class_mean_projection,
+    held_out_distances,
+    size_for_offset,
+    suited_size,
+    visible_size,
+    write_linear,
+)
 from .heads import (
     Head,
     active_copy,
@@ -297,7 +305,7 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
         Args:
             samples: from `initialize_labels` or `collect`; labels outside 0…C-1 are an error.
             scale: use this scale instead of the calibrated one.
-            learning_rate: peak learning rate of the head, which decides its size; see `head_start.suited_size`.
+            learning_rate: peak learning rate of the head, which decides its size; see `head_start`.
 
         Returns:
             The calibrated scale.
@@ -350,13 +358,24 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
         fitted = fitted_start(values, labels, *sizes, self.config.offset) if kind == "probe" else None
         if fitted is not None:
             size = suited_size(fitted.weight, learning_rate)
+            size = self._size_for_offset(size, values, labels, fitted.weight, learning_rate)
             write_linear(layer, size * fitted.weight, size * fitted.bias)
             return size * fitted.held_out, size * fitted.offset
         weight, bias = class_mean_projection(values, labels, *sizes, whiten=whiten)
         held_out = held_out_distances(values, labels, *sizes, whiten=whiten)
         size = visible_size(suited_size(weight, learning_rate), held_out)
+        size = self._size_for_offset(size, values, labels, weight, learning_rate)
         write_linear(layer, size * weight, size * bias)
         return held_out.mul_(size), None
+
+    def _size_for_offset(
+        self, size: float, values: Tensor, labels: Tensor, weight: Tensor, learning_rate: float | None
+    ) -> float:
+        if not self.config.offset:
+            return size
+        sums, counts = class_sums(values.double(), labels, self.label_table.num_labels)
+        means = sums[counts > 0] / counts[counts > 0].unsqueeze(1)
+        return size_for_offset(size, (means - means.mean(dim=0)) @ weight.T, learning_rate)
 
     def start_values(self, inputs: dict[str, Any]) -> Tensor:
         """What class means are taken of, for a batch without labels: (B, H) or (B, D)."""

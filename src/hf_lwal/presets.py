@@ -12,7 +12,7 @@ DEFAULT: dict[str, Any] = {
     "memory": 50,
     "offset": True,
     "reanchor": True,
-    "follow_drift": 0.0,
+    "follow_drift": None,
     "learn_scale": True,
     "initial_labels": "class_means",
     "initial_head": "auto",

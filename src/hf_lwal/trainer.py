@@ -454,7 +454,7 @@ class LwALTrainer(BestModelTrainer):
         self.check_ranks()
         seconds = samples.seconds + time.perf_counter() - began
         warn_of_alike_rows(samples)
-        if isinstance(model, LwALPreTrainedModel) and model.config.follow_drift == 0.0:
+        if isinstance(model, LwALPreTrainedModel) and model.config.offset and model.config.preset == "default":
             warn_of_close_classes(samples, model.config.num_labels)
         warn_of_missing_classes(samples.labels, self._label_names())
         self._warn_of_scale(numbers)

@@ -151,7 +151,7 @@ class LwALTrainingArguments(TrainingArguments):
         default=None,
         metadata={
             "help": "Share, 0 to 1, of the rows' common displacement from their class means by which all label "
-            "vectors move at a refresh; for backbones whose features drift. default 0, paper 0."
+            "vectors move at a refresh; for backbones whose features drift. default 0.3, paper 0."
         },
     )
     lwal_space: str | None = field(
