@@ -6,7 +6,7 @@ import pytest
 import torch
 from test_training_stops import ROWS, trainer_of
 
-from hf_lwal.start import StartSamples, warn_of_close_classes
+from hf_lwal.start import StartSamples, classes_are_close
 
 
 def warnings_of(caplog, trainer):
@@ -128,8 +128,8 @@ def samples(apart, norm=1.0):
 @pytest.mark.parametrize(("apart", "warns"), [(1e-3, True), (3e-4, True), (0.02, False), (0.5, False)])
 def test_classes_that_lie_close_together(caplog, apart, warns, norm):
     """Features of two layers fell from 91 % to chance within four steps; their length says nothing."""
-    warn_of_close_classes(samples(apart, norm), 4)
-    assert caplog.text.count("lwal_offset=False and lwal_eval_refresh='evaluate'") == warns
+    assert classes_are_close(samples(apart, norm), 4) == warns
+    assert caplog.text.count("measured anew before each evaluation") == warns
 
 
 def test_close_classes_are_said_at_train_begin(tmp_path, caplog, monkeypatch):

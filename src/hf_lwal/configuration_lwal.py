@@ -57,6 +57,8 @@ class LwALConfig(AroundConfig, PreTrainedConfig):
             "class_means" make it the projection of `head_start.class_mean_projection`, "probe" fits it and the offset
             to the start rows (`probe_start.fitted_start`), "random" leaves it; "auto" is "probe" for text, on whose
             features it was measured, and "whitened" for all else.
+        close_classes: the start pass found class means that lie closer together than a step moves them, so that
+            evaluations need label vectors of evaluation-mode rows; set by `LwALTrainer`.
         initial_num_labels: number of labels that the table was started with, where labels were added or removed
             since; ``embedding_dim`` belongs to it.
         push_code: let saves and pushes carry the modules that load the model with ``trust_remote_code=True`` where
@@ -87,6 +89,7 @@ class LwALConfig(AroundConfig, PreTrainedConfig):
     initial_labels: Literal["class_means", "one_hot"] = "class_means"
     initial_label_norm: float = 1.0
     initial_head: Literal["auto", "whitened", "class_means", "probe", "random"] = "auto"
+    close_classes: bool = False
     initial_num_labels: int | None = None
     push_code: bool = True
     lwal_version: int = FORMAT_VERSION

@@ -275,18 +275,26 @@ class LabelTable(EditableRows):
         self.materialize(head)
 
     @torch.no_grad()
-    def refresh_for_evaluation(self, values: Tensor, labels: Tensor, head: Head | None) -> None:
+    def refresh_for_evaluation(self, values: Tensor, labels: Tensor, head: Head | None, choose: bool = False) -> None:
         """Store label vectors from class means of evaluation-mode rows; training state is not touched.
 
         Args:
             values: (N, H) features, or (N, D) embeddings when ``head`` is None.
             labels: (N,) int64.
             head: as for `derived`.
+            choose: take those of the moment, or the means without the offset, where they classify these rows better:
+                where classes lie closer together than a step moves them, the offset is of another place.
         """
-        sums = self.sums_of(*finite_rows(values, labels))
+        values, labels = finite_rows(values, labels)
+        sums = self.sums_of(values, labels)
         rows = sums[:, -1:]
-        vectors = self._through(head, sums[:, :-1] / rows.clamp(min=1.0)) + self.offset_bias
-        self.label_vectors.copy_(torch.where(rows > 0, vectors, self.label_vectors))
+        means = self._through(head, sums[:, :-1] / rows.clamp(min=1.0))
+        vectors = torch.where(rows > 0, means + self.offset_bias, self.label_vectors)
+        if choose:
+            embeddings = self._through(head, values)
+            others = (torch.where(rows > 0, means, self.label_vectors), self.derived(head))
+            vectors = max((vectors, *others), key=lambda found: _nearest(found, embeddings, labels))
+        self.label_vectors.copy_(vectors)
 
     @torch.no_grad()
     def set_scale(self, scale: float) -> None:
@@ -337,3 +345,8 @@ class LabelTable(EditableRows):
 
         super()._apply(keep_dtype, recurse)  # type: ignore[no-untyped-call]
         return self
+
+
+def _nearest(vectors: Tensor, embeddings: Tensor, labels: Tensor) -> int:
+    """Number of embeddings (N, D) whose own label vector (C, D) is the nearest."""
+    return int((pairwise_distances(embeddings, vectors).argmin(dim=1) == labels).sum())

@@ -56,13 +56,13 @@ from .settings import apply_settings, settings_without_use
 from .start import (
     StartSamples,
     batch_norms,
+    classes_are_close,
     collect_any,
     finite_samples,
     has_fresh_batch_norms,
     own_random_state,
     settle_fresh_batch_norms,
     warn_of_alike_rows,
-    warn_of_close_classes,
     warn_of_missing_classes,
 )
 from .start_budget import FORWARD_ROWS, batches_by_length, rows_per_class_within
@@ -71,6 +71,8 @@ from .training_args import LwALSettings, LwALTrainingArguments, resolve
 
 logger = logging.getLogger(__name__)
 
+CLOSE_CLASSES_ROWS = 1000
+"""Of all labels, read before each evaluation where classes lie close together; at least 8 of each."""
 ROWS_PER_LABEL = 2
 """Rows of a batch for each label below which the paper's class means say little of their classes."""
 
@@ -455,7 +457,7 @@ class LwALTrainer(BestModelTrainer):
         seconds = samples.seconds + time.perf_counter() - began
         warn_of_alike_rows(samples)
         if isinstance(model, LwALPreTrainedModel) and model.config.offset and model.config.preset == "default":
-            warn_of_close_classes(samples, model.config.num_labels)
+            model.config.close_classes = classes_are_close(samples, model.config.num_labels)
         warn_of_missing_classes(samples.labels, self._label_names())
         self._warn_of_scale(numbers)
         self.log({"start_samples": len(samples.labels), "start_seconds": round(seconds, 3), **numbers})
@@ -533,8 +535,11 @@ class LwALTrainer(BestModelTrainer):
         if model is None or not self._wants_eval_refresh(model, wanted, epoch_end):
             return
         self._last_eval_refresh = self.state.global_step
-        samples = self._collect(self._rows_to_batches(self.lwal_settings.eval_refresh_samples), "Evaluation means")
-        model.label_table.refresh_for_evaluation(samples.values, samples.labels, model.head)
+        close, per_class = model.config.close_classes, self.lwal_settings.eval_refresh_samples
+        if close and wanted == "auto":  # a line in the log told of it, but nobody asked for its time
+            per_class = min(per_class, max(CLOSE_CLASSES_ROWS // model.config.num_labels, 8))
+        samples = self._collect(self._rows_to_batches(per_class), "Evaluation means")
+        model.label_table.refresh_for_evaluation(samples.values, samples.labels, model.head, choose=close)
         model.labels_are_current()
         # Straight into the history, which checkpoints keep: log() here would swallow the log of this step.
         entry = {"eval_refresh_seconds": round(samples.seconds, 3), "step": self.state.global_step}
@@ -548,7 +553,7 @@ class LwALTrainer(BestModelTrainer):
         if wanted == "auto":
             config = model.config
             by_gradient_only = config.offset and (config.reanchor or config.refresh_every == 0)
-            return not by_gradient_only and bool(batch_norms(model))
+            return config.close_classes or (not by_gradient_only and bool(batch_norms(model)))
         return wanted == "evaluate" or (wanted == "epoch" and epoch_end)
 
     def _collect(
