@@ -26,6 +26,7 @@ METHODS: dict[str, dict[str, Any]] = {
     **{name: {"lwal_preset": name} for name in PRESETS if name.startswith("paper:")},
     "default": {"lwal_preset": "default"},
     "default_probe": {"lwal_preset": "default", "lwal_initial_head": "probe"},
+    "default_whitened": {"lwal_preset": "default", "lwal_initial_head": "whitened", "lwal_follow_drift": 0.0},
     "default_no_offset": {"lwal_preset": "default", "lwal_offset": False},
     "default_frozen_means": {"lwal_preset": "default", "lwal_refresh_every": 0},
     "default_no_reanchor": {"lwal_preset": "default", "lwal_reanchor": False},
