@@ -250,7 +250,7 @@ def test_an_architecture_without_a_vector_per_token_falls_back_or_says_why(model
 
 @pytest.mark.parametrize("model_type", ["gemma3", "funnel", "t5", "mpnet"])
 def test_the_encoder_of_a_checkpoint_is_found_with_all_its_weights(model_type, tmp_path):
-    """Sizes that lie inside another configuration, a class that is one of several, an encoder that is one of two parts."""
+    """Sizes that lie inside another configuration, a class that is one of several, an encoder that is half a model."""
     config = tiny(next(entry for entry in architectures() if (entry.task, entry.model_type) == ("text", model_type)))
     torch.manual_seed(0)
     encoder = encoder_class(config)._from_config(config).eval()
