@@ -33,7 +33,7 @@ ABLATIONS: list[Any] = [
     {"name": "default_random_head", "like": "default", "lwal_initial_head": "random"},
 ]
 TEXT: dict[str, Any] = {
-    "models": ["minilm"],
+    "models": ["minilm_first_token"],
     "batch_sizes": [32],
     "steps": 240,
     "evaluations": 6,

@@ -88,7 +88,8 @@ def trained(method: str, data: Data, args: argparse.Namespace) -> Any:
         return loader.from_pretrained(folder).eval()
     set_seed(args.seed)
     names = data.names[: data.num_known]
-    model = loader.from_pretrained(embedded_model_path(), id2label=dict(enumerate(names)))
+    pooling = {"pooling": "model"} if method == "LwAL" else {}  # one-hot labels read the first token, too
+    model = loader.from_pretrained(embedded_model_path(), id2label=dict(enumerate(names)), **pooling)
     started = time.perf_counter()
     model = _train(model, method, data, args)
     print(f"{method}: {args.steps} steps in {time.perf_counter() - started:.0f} s", flush=True)

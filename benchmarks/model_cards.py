@@ -24,7 +24,6 @@ MODELS = PROJECT / "model_cards"
 CARD_FILES = ("README.md", "card_facts.json", "dendrogram.png", "label_distances.png", "curves.png")
 SAMPLES = 3
 """Rows on each card; the licences of the data allow it."""
-CONTROLS = ("one-hot", "one-hot from class means")
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 
 
@@ -191,7 +190,11 @@ def write(trainer: Any, curves: dict[str, Any], folder: Path, recipe: Recipe, op
     trainer.create_model_card(
         model_name=recipe.title,
         finetuned_from=recipe.base_model,
-        controls={name: [(step, accuracy / 100.0) for step, accuracy in curves[name]] for name in CONTROLS},
+        controls={
+            name: [(step, accuracy / 100.0) for step, accuracy in curve]
+            for name, curve in curves.items()
+            if name != "LwAL"
+        },
         samples=SAMPLES,
         command=f"python benchmarks/model_cards.py {options.name}{more}",
         **recipe.card,

@@ -67,10 +67,13 @@ def build(backbone: str, auto: Any, num_labels: int) -> PreTrainedModel:
     """A classifier on that backbone."""
     source = embedded_model_path()
     config = AutoConfig.from_pretrained(source, num_labels=num_labels, **BACKBONES[backbone])
+    pooling = {"pooling": "model"} if auto is AutoModelForLwALClassification else {}
     set_seed(0)
     with quiet():
         model: PreTrainedModel = (
-            auto.from_config(config) if backbone == "random" else auto.from_pretrained(source, config=config)
+            auto.from_config(config)
+            if backbone == "random"
+            else auto.from_pretrained(source, config=config, **pooling)
         )
     return model
 

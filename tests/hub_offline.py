@@ -19,6 +19,7 @@ def from_the_cache(s: Scene) -> dict[str, Any]:
         "ours": digest(AutoModelForLwALClassification.from_pretrained("alice/toy-text")),
         "labels": [answer["label"] for answer in named(TEXTS)],
         "expected": [row[0]["label"] for row in s.model.predict(TEXTS, s.tokenizer)],
+        "pooling": AutoModelForLwALClassification.from_pretrained("alice/encoder", num_labels=5).config.pooling,
         "absent": failure(lambda: load("alice/never-pulled")),
     }
 

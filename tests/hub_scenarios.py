@@ -15,7 +15,7 @@ import tiny_models
 import torch
 from huggingface_hub import HfApi
 from toy import IMAGE_SIZE, word_tokenizer
-from transformers import AutoModelForSequenceClassification, pipeline
+from transformers import AutoModel, AutoModelForSequenceClassification, pipeline
 
 from hf_lwal import AutoModelForLwALClassification, LwALForSequenceClassification
 
@@ -46,7 +46,11 @@ class Scene:
 def tiny_model(name: str = "bert", seed: int = 0) -> Any:
     torch.manual_seed(seed)
     config = tiny_models.tiny_config(name, id2label=LABELS, label2id={v: k for k, v in LABELS.items()})
-    model = AutoModelForLwALClassification.from_config(config).eval()
+    return started(AutoModelForLwALClassification.from_config(config).eval())
+
+
+def started(model: Any) -> Any:
+    """The model with label vectors of random features."""
     table = model.label_table
     labels = torch.arange(3 * len(LABELS)) % len(LABELS)
     table.start(torch.randn(len(labels), table.class_features.shape[1]), labels, model.head)
@@ -212,6 +216,31 @@ def files(s: Scene) -> dict[str, Any]:
     }
 
 
+def sentence_encoder(s: Scene) -> dict[str, Any]:
+    """A sentence encoder by its id, without a word on pooling; what is made of it, and its fold, pushed and pulled."""
+    folder = s.folder / "encoder"
+    (folder / "1_Pooling").mkdir(parents=True)
+    torch.manual_seed(1)
+    AutoModel.from_config(tiny_models.tiny_config("bert")).save_pretrained(folder)
+    parts = [("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")]
+    modules = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in parts]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))
+    s.api.create_repo("alice/encoder")
+    s.api.upload_folder(repo_id="alice/encoder", folder_path=folder)
+    model = started(AutoModelForLwALClassification.from_pretrained("alice/encoder", id2label=LABELS)).eval()
+    model.push_to_hub("toy-pooled")
+    model.fold().push_to_hub("toy-pooled-fold")
+    pulled = load("alice/toy-pooled", cache_dir=s.cache("pooled"))
+    ours = AutoModelForLwALClassification.from_pretrained("alice/toy-pooled")
+    return {
+        "pooling": [[m.config.pooling, m.encoder.config.normalize] for m in (model, pulled, ours)],
+        "digests": [digest(m) for m in (model, pulled, ours)],
+        "logits": logits(model, s.tokenizer),
+        "folded": logits(load("alice/toy-pooled-fold"), s.tokenizer),
+    }
+
+
 # -- who may do what --------------------------------------------------------------------------------------------------
 
 
@@ -239,4 +268,15 @@ def access(s: Scene) -> dict[str, Any]:
     }
 
 
-SCENARIOS = [push_and_pull, pipelines, images, revisions, companions, cards, large_files, files, access]
+SCENARIOS = [
+    push_and_pull,
+    pipelines,
+    images,
+    revisions,
+    companions,
+    cards,
+    large_files,
+    files,
+    sentence_encoder,
+    access,
+]

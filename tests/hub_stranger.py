@@ -70,6 +70,10 @@ def main(folder: Path) -> None:
         "pushed": third(**batch).logits.tolist(),
         "labels": [answer["label"] for answer in run(TEXTS)],
         "image": image(pixel_values=pixels).logits.tolist(),
+        "pooled": {
+            name: load(f"alice/{name}", trust_remote_code=True).eval()(**batch).logits.tolist()
+            for name in ("toy-pooled", "toy-pooled-fold")
+        },
         "files": sorted(
             str(path.relative_to(folder / "by-a-stranger"))
             for path in (folder / "by-a-stranger").rglob("*")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,22 @@ STRING_LABELS = {
 
 
 def backbone(modality: str, folder: Path) -> Path:
-    """Save a pretrained model without a classifier's head, and its tokenizer or image processor."""
+    """Save a pretrained model without a classifier's head, and its tokenizer or image processor.
+
+    Args:
+        modality: "text", "image", or "sentences": a text encoder that says how it is pooled.
+        folder: where to.
+    """
     set_seed(0)
-    AutoModel.from_config(tiny_config("bert" if modality == "text" else "vit")).save_pretrained(folder)
+    AutoModel.from_config(tiny_config("vit" if modality == "image" else "bert")).save_pretrained(folder)
+    if modality == "sentences":
+        parts = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+        modules = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in parts.items()]
+        (folder / "modules.json").write_text(json.dumps(modules))
+        (folder / "1_Pooling").mkdir()
+        (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "mean"}))
     size = {"height": IMAGE_SIZE, "width": IMAGE_SIZE}
-    processor = word_tokenizer() if modality == "text" else ViTImageProcessor(size=size)
+    processor = ViTImageProcessor(size=size) if modality == "image" else word_tokenizer()
     processor.save_pretrained(folder)
     return folder
 

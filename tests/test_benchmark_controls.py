@@ -99,7 +99,9 @@ def test_cells_say_what_they_draw_and_cells_that_do_not_keep_their_key():
 
 
 @pytest.mark.parametrize("from_config", [True, False])
-def test_the_pooled_model_has_the_pooling_of_its_checkpoint(from_config):
-    model = MODELS["minilm_pooled"].build(None, from_config)
+def test_a_sentence_encoder_has_the_pooling_of_its_checkpoint(from_config):
+    assert MODELS["minilm"] is MODELS["minilm_pooled"]
+    assert not isinstance(MODELS["minilm_first_token"].build(None, from_config), LwALPooledForSequenceClassification)
+    model = MODELS["minilm"].build(None, from_config)
     assert isinstance(model, LwALPooledForSequenceClassification)
     assert (model.config.pooling, model.config.normalize) == ("mean", True)

@@ -9,6 +9,8 @@ from hf_lwal.benchmark.datasets import DATASETS
 from hf_lwal.benchmark.grid import PRESETS, Grid, batch_rows, load_grids, select, unique_cells
 from hf_lwal.benchmark.methods import METHODS, named_method
 from hf_lwal.benchmark.models import MODELS
+from hf_lwal.benchmark.results import MEASURED, plan_path, read_lines, read_plan
+from hf_lwal.benchmark.runner import pending_cells
 from hf_lwal.benchmark.training import training_arguments
 from hf_lwal.errors import CommandError
 
@@ -115,6 +117,26 @@ def test_a_selection_that_no_grid_lists_runs_like_its_kind():
 def test_a_selection_keeps_both_kinds_apart():
     grids = select(load_grids("fair"), ["clinc150", "mnist"], ["minilm", "convnet"])
     assert {(grid.datasets[0], grid.models[0]) for grid in grids} == {("clinc150", "minilm"), ("mnist", "convnet")}
+
+
+def test_a_line_from_before_a_name_changed_its_meaning_counts_as_what_was_measured(tmp_path):
+    """Lines of the first token would pass for the mean of the tokens, and those cells would never run."""
+    grid = {**SMALL, "datasets": ["trec"], "methods": ["one_hot"], "seeds": [12]}
+    first, mean = unique_cells([Grid(**{**grid, "models": ["minilm_first_token", "minilm"]})], None)
+    assert unique_cells([Grid(**{**grid, "models": ["minilm", "minilm_pooled"]})], None) == [mean]
+    old = {**first.settings, "model": "minilm"}
+    results = tmp_path / "results.jsonl"
+    line = {"key": json.dumps(old, sort_keys=True), "settings": old, **dict.fromkeys(MEASURED, 0)}
+    results.write_text(json.dumps({**line, "curve": [[0, 1.0], [2, 2.0]]}) + "\n")
+    plan_path(results).write_text(json.dumps({line["key"]: old}))
+    assert read_lines(results)[0]["settings"] == first.settings
+    assert read_plan(results) == {first.key: first.settings}
+    assert pending_cells([first, mean], results) == [mean]
+
+
+def test_a_selection_finds_a_model_under_either_of_its_names():
+    (grid,) = select(load_grids("peers"), ["trec"], ["minilm_pooled"])
+    assert (tuple(grid.models), grid.rows_per_label) == (("minilm_pooled",), 8)
 
 
 def test_methods_of_ones_own():

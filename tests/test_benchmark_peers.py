@@ -79,7 +79,7 @@ def test_training_changes_the_vectors(data_root):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"models": ["minilm"]}, "needs a sentence encoder, which minilm is not"),
+        ({"models": ["minilm_first_token"]}, "needs a sentence encoder, which minilm_first_token is not"),
         ({"steps": None, "epochs": 1, "evaluations": None}, "give the grid steps instead of epochs"),
         ({"methods": [{"name": "mine", "peer": "fasttext"}]}, "Unknown peer 'fasttext'"),
         ({"methods": [{"name": "mine", "peer": "setfit", "peer_head": "deep"}]}, "with head 'deep'"),

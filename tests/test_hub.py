@@ -7,6 +7,7 @@ in one go, since importing transformers costs seconds; the tests look at what th
 import json
 import os
 
+import numpy as np
 import pytest
 from filelock import FileLock
 from hub_client import run_client
@@ -219,8 +220,20 @@ def test_a_stranger_can_save_and_push_again(played):
     assert set(played["repos"]["alice/from-a-stranger"]["files"]) == {*MODEL, *CODE}
 
 
+def test_a_sentence_encoder_keeps_its_pooling_on_the_way(seen, played):
+    """Read by another pooling on the other side, a model answers as if it had been trained badly."""
+    found = seen("scenarios", "sentence_encoder")
+    assert found["pooling"] == [["mean", True]] * 3
+    assert len(set(found["digests"])) == 1
+    by_code = played["stranger"]["pooled"]
+    assert np.allclose(by_code["toy-pooled"], found["logits"], atol=1e-5)
+    assert np.allclose(by_code["toy-pooled-fold"], found["folded"], atol=1e-5)
+    assert np.array_equal(np.argmax(found["folded"], axis=1), np.argmax(found["logits"], axis=1))
+
+
 def test_offline_from_the_cache(seen, played):
     found = seen("offline", "from_the_cache")
+    assert found["pooling"] == "mean"
     assert found["digest"] == found["ours"] == seen("scenarios", "push_and_pull")["digests"][0]
     assert found["labels"] == found["expected"]
     assert "couldn't find them in the cached files" in found["absent"]

@@ -7,13 +7,14 @@ import shutil
 import pytest
 import torch
 import torch.nn.functional as F
+from architectures import architectures, tiny
 from tiny_models import tiny_config
 from trajectory import arguments, rows_for
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer
 from hf_lwal.comparison import embedded_model_path
-from hf_lwal.configuration_pooled import LwALPooledConfig, pooled_config
+from hf_lwal.configuration_pooled import LwALPooledConfig, config_with_pooling, encoder_class, pooled_config
 from hf_lwal.heads import find_head
 from hf_lwal.modeling_pooled import LwALPooledForSequenceClassification
 from hf_lwal.pooling import FLAGS, MODES, pool, stored_pooling
@@ -154,10 +155,11 @@ def test_every_way_to_write_a_pooling_is_read(tmp_path, config, expected):
         (("Transformer", "SpladePooling"), ("model", False)),
     ],
 )
-def test_what_stands_behind_the_pooling_is_told(tmp_path, modules, expected):
+def test_what_stands_behind_the_pooling_is_told(tmp_path, modules, expected, caplog):
+    """Weights of the checkpoint that are not used must not go without a word."""
     found = stored_pooling(sentence_encoder(tmp_path, modules))
     assert found[:2] == expected
-    assert "Dense" not in modules or "Dense behind the pooling is left out" in found.why
+    assert ("behind its pooling is left out: Dense." in caplog.text) == ("Dense" in modules)
 
 
 @pytest.mark.parametrize(
@@ -196,6 +198,142 @@ def test_the_choice_and_its_reason_are_logged(tmp_path, caplog):
         model = AutoModelForLwALClassification.from_pretrained(folder, num_labels=3)
     assert "model, since no modules.json says otherwise" in caplog.text
     assert type(model.encoder).__name__ == "BertForSequenceClassification"
+
+
+def classifier_of(model):
+    return type(model.encoder).__name__
+
+
+@pytest.mark.parametrize("pooling", ["auto", "model"])
+@pytest.mark.parametrize("architecture", ["BertForSequenceClassification", "LwALForSequenceClassification"])
+def test_a_fine_tuned_classifier_keeps_its_features_whatever_lies_beside_it(tmp_path, pooling, architecture):
+    """Its first token was trained to be read, and the mean of its tokens was not."""
+    folder = sentence_encoder(tmp_path)
+    stock = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=3)
+    stock.save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": [architecture]}))
+    assert config_with_pooling(AutoConfig.from_pretrained(folder), "text", folder, "auto").model_type == "bert"
+    for options in ({"num_labels": 4}, {"keep_head": True}):
+        model = AutoModelForLwALClassification.from_pretrained(folder, pooling=pooling, **options)
+        assert classifier_of(model) == "BertForSequenceClassification"
+    inputs = inputs_of()
+    with torch.no_grad():
+        expected = stock.eval()(**inputs).logits.argmax(1)
+        assert torch.equal(model.eval()(**inputs).embeddings.argmax(1), expected), "with its own head"
+    assert (
+        AutoModelForLwALClassification.from_pretrained(folder, num_labels=4, pooling="mean").config.pooling == "mean"
+    )
+
+
+def test_the_stock_pooling_is_had_by_name(tmp_path):
+    folder = sentence_encoder(tmp_path)
+    model = AutoModelForLwALClassification.from_pretrained(folder, num_labels=3, pooling="model")
+    assert classifier_of(model) == "BertForSequenceClassification"
+    pooled = AutoModelForLwALClassification.from_pretrained(folder, num_labels=3)
+    with pytest.raises(ValueError, match=r"load its backbone anew with .*pooling='model'"):
+        LwALTrainer(pooled, arguments(tmp_path, lwal_pooling="model"), train_dataset=rows_for("bert", 10))
+
+
+@pytest.mark.parametrize("model_type", ["bart", "perceiver", "reformer", "t5gemma"])
+def test_an_architecture_without_a_vector_per_token_falls_back_or_says_why(model_type, tmp_path, caplog):
+    """A model that ends in latents, or only behind a decoder, would be pooled by a mask of other positions."""
+    config = tiny(next(entry for entry in architectures() if (entry.task, entry.model_type) == ("text", model_type)))
+    sentence_encoder(tmp_path)
+    found = config_with_pooling(config, "text", tmp_path, "auto")
+    assert found is config
+    assert f"{type(config).__name__}" in caplog.text
+    assert "asks for pooling='mean', but gets 'model'" in caplog.text
+    with pytest.raises(ValueError, match=f"{type(config).__name__} .*: load it with pooling='model'"):
+        AutoModelForLwALClassification.from_config(config, task="text", pooling="mean")
+
+
+@pytest.mark.parametrize("model_type", ["gemma3", "funnel", "t5", "mpnet"])
+def test_the_encoder_of_a_checkpoint_is_found_with_all_its_weights(model_type, tmp_path):
+    """Sizes that lie inside another configuration, a class that is one of several, an encoder that is half a model."""
+    config = tiny(next(entry for entry in architectures() if (entry.task, entry.model_type) == ("text", model_type)))
+    torch.manual_seed(0)
+    encoder = encoder_class(config)._from_config(config).eval()
+    sentence_encoder(tmp_path)
+    encoder.save_pretrained(tmp_path)
+    model = AutoModelForLwALClassification.from_pretrained(tmp_path, num_labels=3, task="text", normalize=False).eval()
+    assert model.config.pooling == "mean"
+    inputs = {"input_ids": inputs_of()["input_ids"] % 16 + 5, "attention_mask": inputs_of()["attention_mask"]}
+    with torch.no_grad():
+        tokens = encoder(**inputs).last_hidden_state
+        found = model(**inputs).features
+    torch.testing.assert_close(found.double(), by_loops(tokens, inputs["attention_mask"], "mean"), rtol=0, atol=1e-5)
+
+
+def test_the_files_win_over_what_the_stock_class_would_pool(tmp_path, caplog):
+    folder = sentence_encoder(tmp_path, name="modernbert")
+    with caplog.at_level(logging.INFO, "hf_lwal"):
+        model = AutoModelForLwALClassification.from_pretrained(folder, num_labels=3, classifier_pooling="cls")
+    assert (model.config.pooling, model.encoder.config.normalize) == ("mean", True)
+    assert "(classifier_pooling='cls' is for the stock class)" in caplog.text
+    (folder / "modules.json").unlink()
+    model = AutoModelForLwALClassification.from_pretrained(folder, num_labels=3, classifier_pooling="mean")
+    assert (model.config.pooling, model.encoder.config.classifier_pooling) == ("model", "mean")
+
+
+def in_the_cache(folder, missing):
+    """A cache of the Hub in which somebody once loaded a model; ``missing``: files that the Hub said it lacks."""
+    repo = folder / "models--alice--encoder"
+    snapshot = repo / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    AutoModel.from_config(tiny_config("bert")).save_pretrained(snapshot)
+    (repo / "refs").mkdir()
+    (repo / "refs" / "main").write_text("0" * 40)
+    for name in missing:
+        (repo / ".no_exist" / ("0" * 40)).mkdir(parents=True, exist_ok=True)
+        (repo / ".no_exist" / ("0" * 40) / name).touch()
+
+
+@pytest.mark.parametrize("missing", [(), ("modules.json",)])
+def test_a_file_that_nobody_asked_the_hub_for_is_not_taken_for_missing(tmp_path, missing, caplog):
+    """Without a network, a sentence encoder would be read by its first token, and with one by the mean, in silence."""
+    in_the_cache(tmp_path, missing)
+    AutoModelForLwALClassification.from_pretrained("alice/encoder", num_labels=3, cache_dir=str(tmp_path))
+    assert ("Whether alice/encoder is a sentence encoder is not known" in caplog.text) == (not missing)
+
+
+def test_pictures_are_not_asked_how_their_tokens_are_pooled(tmp_path, caplog):
+    AutoModel.from_config(tiny_config("vit")).save_pretrained(tmp_path)
+    (tmp_path / "modules.json").write_text("{")
+    with caplog.at_level(logging.INFO, "hf_lwal"):
+        model = AutoModelForLwALClassification.from_pretrained(tmp_path, num_labels=3)
+    assert "ooling" not in caplog.text
+    assert classifier_of(model) == "ViTForImageClassification"
+
+
+def test_a_stock_classifier_that_was_handed_over_stays_the_class_that_was_chosen(tmp_path):
+    folder = sentence_encoder(tmp_path)
+    stock = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=5)
+    trainer = LwALTrainer(stock, arguments(tmp_path), train_dataset=rows_for("bert", 10))
+    assert classifier_of(trainer.model) == "BertForSequenceClassification"
+    asked = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=5)
+    trainer = LwALTrainer(asked, arguments(tmp_path, lwal_pooling="auto"), train_dataset=rows_for("bert", 10))
+    assert (trainer.model.config.pooling, trainer.model.encoder.config.normalize) == ("mean", True)
+
+
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_tokens_on_the_left_embedded_or_without_a_mask_count_alike(tmp_path, name):
+    """Where a tokenizer pads, and who embeds the tokens, is not part of a sentence; no mask means no padding."""
+    folder = sentence_encoder(tmp_path, pooling={"pooling_mode": ["mean", "lasttoken"]}, name=name)
+    model = AutoModelForLwALClassification.from_pretrained(folder, num_labels=3).eval()
+    ids = inputs_of()["input_ids"][:1, :4]
+    padded = torch.cat([torch.zeros(1, 2, dtype=torch.long), ids], dim=1)
+    mask = torch.tensor([[0, 0, 1, 1, 1, 1]])
+    places = torch.tensor([[0, 0, 0, 1, 2, 3]])
+    with torch.no_grad():
+        expected = model(input_ids=ids, attention_mask=torch.ones_like(ids)).features
+        for inputs in (
+            {"input_ids": ids},
+            {"inputs_embeds": model.get_input_embeddings()(ids)},
+            {"input_ids": padded, "attention_mask": mask, "position_ids": places},
+            {"inputs_embeds": model.get_input_embeddings()(padded), "attention_mask": mask, "position_ids": places},
+        ):
+            torch.testing.assert_close(model(**inputs).features, expected, rtol=1e-4, atol=1e-5)
 
 
 def inputs_of(rows=4):

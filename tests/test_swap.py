@@ -25,12 +25,14 @@ from transformers import (
 from hf_lwal import AutoModelForLwALClassification
 
 MODALITIES = ["text", "image"]
+BACKBONES = {"text": "text", "image": "image", "sentences": "text"}
+"""Name of a backbone → modality of its scripts."""
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """Folder of a backbone per modality."""
-    return {name: str(backbone(name, tmp_path_factory.mktemp(name))) for name in MODALITIES}
+    """Folder of each backbone."""
+    return {name: str(backbone(name, tmp_path_factory.mktemp(name))) for name in BACKBONES}
 
 
 def arguments(model, modality, out, *more):
@@ -60,14 +62,16 @@ def front_matter(card):
     return yaml.safe_load(card.split("---")[1])
 
 
-@pytest.mark.parametrize("modality", MODALITIES)
-def test_the_script(models, tmp_path, modality):
+@pytest.mark.parametrize("name", BACKBONES)
+def test_the_script(models, tmp_path, name):
     """Train, choose the best, evaluate, predict, write a card; interrupt; evaluate what was saved."""
+    modality = BACKBONES[name]
     out, again, only = tmp_path / "out", tmp_path / "again", tmp_path / "only"
     out.mkdir()
     best = "--eval_strategy steps --eval_steps 2 --load_best_model_at_end true --metric_for_best_model accuracy"
     train = ["--do_train", *best.split()]
-    trainer = swap_script.main(arguments(models[modality], modality, out, "--do_predict", *train))
+    trainer = swap_script.main(arguments(models[name], modality, out, "--do_predict", *train))
+    assert trainer.model.config.pooling == ("mean" if name == "sentences" else "model")
     assert type(trainer.args).__name__ == "TrainingArguments"
     assert result(out) == trainer.state.best_metric > 0.4
     assert {"train_results.json", "eval_results.json", "trainer_state.json"} <= {path.name for path in out.iterdir()}
@@ -75,7 +79,7 @@ def test_the_script(models, tmp_path, modality):
     assert len(predicted) == 20
     assert set(predicted) <= set(NAMES)
 
-    line = arguments(models[modality], modality, again, *train, "--eval_do_concat_batches", "false")
+    line = arguments(models[name], modality, again, *train, "--eval_do_concat_batches", "false")
     resumed = swap_script.main([*line, "--resume_from_checkpoint", str(out / "checkpoint-4")])
     assert resumed.predict(resumed.eval_dataset).predictions[0].shape == (16, len(NAMES))
     assert result(again) == result(out)
@@ -89,7 +93,7 @@ def test_the_script(models, tmp_path, modality):
 
     saved = AutoConfig.from_pretrained(out)
     assert saved.id2label == dict(enumerate(NAMES))
-    assert saved.label2id == {name: index for index, name in enumerate(NAMES)}
+    assert saved.label2id == {label: index for index, label in enumerate(NAMES)}
     table = json.loads((out / "label_table.json").read_text())
     assert [label["name"] for label in table["labels"]] == list(NAMES)
 
@@ -133,13 +137,14 @@ def test_keywords_of_loading(models, tmp_path):
         AutoModelForLwALClassification.from_pretrained(models["text"], config=config, colour="red")
 
 
-@pytest.mark.parametrize("modality", MODALITIES)
-def test_the_loop(models, tmp_path, modality):
+@pytest.mark.parametrize("name", BACKBONES)
+def test_the_loop(models, tmp_path, name):
     """A loop without a trainer learns, and goes on from its saved state as if it had never stopped.
 
     Not within its first 256 rows, on which it calibrates its scale.
     """
-    line = ["--model", models[modality], "--modality", modality]
+    modality = BACKBONES[name]
+    line = ["--model", models[name], "--modality", modality]
     whole, learned = swap_loop.main([*line, "--output_dir", str(tmp_path / "whole")])
     assert learned > 0.4
     saving = [*line, "--checkpointing_steps", "epoch", "--output_dir"]

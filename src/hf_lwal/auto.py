@@ -131,7 +131,8 @@ class AutoModelForLwALClassification:
             output_loading_info: also return what transformers says of the weights.
             pooling: how the tokens of a text become features: "mean", "cls", "max", "last", "mean_sqrt_len",
                 "weightedmean", several joined by "+", "model" for what the stock class does, or "auto" for what a
-                checkpoint of Sentence Transformers says in its modules.json, and "model" for all others.
+                checkpoint of Sentence Transformers says in its modules.json, and "model" for all others, fine-tuned
+                classifiers included. LwAL checkpoints pool as they were trained to.
             normalize: scale these features to length 1; None as the checkpoint says with "auto", else not.
             **kwargs: ``num_labels``, ``id2label``, ``label2id``, settings of the native configuration such as
                 ``hidden_dropout_prob``, and all keywords of transformers' ``from_pretrained``.
@@ -508,10 +509,9 @@ def _pooled(
     keep_head: bool,
     hub: dict[str, Any],
 ) -> PreTrainedConfig:
-    """`config_with_pooling`, where a classifier keeps the features that it was trained on."""
-    trained = any(_suffix(task) in architecture for architecture in config.architectures or ())
-    if pooling == "auto" and (keep_head or trained) and not isinstance(config, LwALPooledConfig):
-        pooling = MODEL  # the features of a fine-tuned classifier are those that it was fine-tuned with
+    """`config_with_pooling`, where a head that stays needs the features that it was trained on."""
+    if keep_head and pooling == "auto" and not isinstance(config, LwALPooledConfig):
+        pooling = MODEL
     pooled = config_with_pooling(config, task, name, pooling, normalize, **hub)
     if keep_head and pooled is not config:
         raise ValueError(

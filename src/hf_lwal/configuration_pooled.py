@@ -7,7 +7,7 @@ import logging
 import os
 from typing import Any, ClassVar
 
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
 from .pooling import MODEL, checked_pooling, stored_pooling
@@ -18,7 +18,8 @@ DROPOUTS = ("classifier_dropout", "seq_classif_dropout", "hidden_dropout_prob")
 """Where configurations say how much dropout stands before the classifier, the more special name first."""
 LABELS = ("id2label", "label2id", "num_labels", "problem_type")
 
-
+WITHOUT_TOKENS = ("perceiver", "reformer", "t5gemma")
+"""Model types whose encoder alone, or whose one vector per token, transformers does not give."""
 OF_THE_WHOLE = ("quantization_config", "auto_map", "name_or_path", "architecture", "pretrained_cfg")
 """What a configuration inside another says of itself alone, as it was loaded."""
 
@@ -153,6 +154,29 @@ def pooled_config(
     )
 
 
+def encoder_class(config: PreTrainedConfig) -> Any:
+    """Class of the encoder of a text model, or of the whole where nothing else has its last hidden state."""
+    auto: Any = AutoModelForTextEncoding if type(config) in AutoModelForTextEncoding._model_mapping else AutoModel
+    found = auto._model_mapping.get(type(config), None)
+    return found[0] if isinstance(found, (list, tuple)) else found
+
+
+def why_not_pooled(config: PreTrainedConfig) -> str | None:
+    """What keeps the tokens of an architecture from being pooled by another class than its own, or None.
+
+    Args:
+        config: of the backbone.
+    """
+    name = type(config).__name__
+    if encoder_class(config) is None:
+        return f"transformers has no backbone without a head for {name}"
+    if config.model_type in WITHOUT_TOKENS:
+        return f"{name} has no encoder that ends in one vector per token"
+    if config.is_encoder_decoder and type(config) not in AutoModelForTextEncoding._model_mapping:
+        return f"{name} is an encoder with a decoder, and transformers has no class for its encoder alone"
+    return None
+
+
 def config_with_pooling(
     config: PreTrainedConfig,
     task: str,
@@ -180,7 +204,13 @@ def config_with_pooling(
         if task != "text" or name is None or isinstance(config, LwALPooledConfig):
             return _normalized(config, normalize)
         pooling, stored_normalize, why = stored_pooling(name, **hub)
+        reason = None if pooling == MODEL else why_not_pooled(config)
+        if reason is not None:
+            logger.warning("%s: its modules.json asks for pooling=%r, but gets 'model'.", reason, pooling)
+            return _normalized(config, normalize)
         normalize = stored_normalize and pooling != MODEL if normalize is None else normalize
+        own = getattr(config, "classifier_pooling", None)
+        why += "" if own is None else f" (classifier_pooling={own!r} is for the stock class)"
         logger.info("Pooling of %s: %s%s, since %s.", name, pooling, " scaled to length 1" if normalize else "", why)
     pooling = checked_pooling(pooling)
     if pooling == MODEL and not isinstance(config, LwALPooledConfig):
@@ -193,8 +223,8 @@ def config_with_pooling(
     base = config.base_config if isinstance(config, LwALPooledConfig) else config
     if pooling == MODEL:
         raise ValueError(
-            f"This classifier pools by {config.pooling!r}, and so was its head trained: start from its backbone for "
-            "pooling='model'."
+            f"This classifier pools by {config.pooling!r}, so what its stock class would pool with is not there: load "
+            "its backbone anew with AutoModelForLwALClassification.from_pretrained(name, pooling='model')."
         )
     return pooled_config(config, pooling, bool(normalize), base)
 

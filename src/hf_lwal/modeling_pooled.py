@@ -17,11 +17,11 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel, AutoModelForTextEncoding, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils import can_return_tuple
 
-from .configuration_pooled import LwALPooledConfig
+from .configuration_pooled import LwALPooledConfig, encoder_class, why_not_pooled
 from .hub_code import forget_code, write_code
 from .pooling import pool
 
@@ -33,18 +33,14 @@ def backbone_from_config(config: PreTrainedConfig) -> PreTrainedModel:
         config: of the backbone.
 
     Raises:
-        ValueError: it is an encoder and a decoder, and transformers has no class for the encoder alone.
+        ValueError: its architecture does not give one vector per token.
     """
-    auto: Any = AutoModelForTextEncoding if type(config) in AutoModelForTextEncoding._model_mapping else AutoModel
-    if auto is AutoModel and config.is_encoder_decoder:
-        raise ValueError(
-            f"{type(config).__name__} is an encoder with a decoder, and transformers has no class for its encoder "
-            "alone: load it with pooling='model'."
-        )
-    model_class = auto._model_mapping[type(config)]
-    model_class = model_class[0] if isinstance(model_class, (list, tuple)) else model_class
+    reason = why_not_pooled(config)
+    if reason is not None:
+        raise ValueError(f"{reason}: load it with pooling='model'.")
+    model_class = encoder_class(config)
     optional = "add_pooling_layer" in inspect.signature(model_class.__init__).parameters
-    backbone: PreTrainedModel = auto.from_config(config, **({"add_pooling_layer": False} if optional else {}))
+    backbone: PreTrainedModel = model_class._from_config(config, **({"add_pooling_layer": False} if optional else {}))
     for name, parameter in backbone.named_parameters():
         if name.startswith("pooler."):  # several processes wait for gradients of all that could have one
             parameter.requires_grad_(False)
@@ -73,7 +69,7 @@ class LwALPooledForSequenceClassification(PreTrainedModel):
         self.base_model_prefix = backbone.base_model_prefix or "backbone"
         self.add_module(self.base_model_prefix, backbone)
         self.dropout = nn.Dropout(config.dropout_rate)
-        width = config.hidden_size * len(config.pooling.split("+"))
+        width = config.get_text_config().hidden_size * len(config.pooling.split("+"))
         self.classifier = nn.Linear(width, config.num_labels)
         self._backbone_arguments = set(inspect.signature(type(backbone).forward).parameters)
         self.post_init()

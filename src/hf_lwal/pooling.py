@@ -7,19 +7,25 @@ here were checked against.
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from huggingface_hub import try_to_load_from_cache
 from torch import Tensor
 from transformers.utils import cached_file
 
 from .functional import at_least_float32
 
+logger = logging.getLogger(__name__)
+
 MODEL = "model"
 """The pooling of the stock classifier itself, whatever that is."""
+CLASSIFIER = "ForSequenceClassification"
+"""What the classes of text classifiers have in their names."""
 
 
 def _mean(tokens: Tensor, mask: Tensor) -> Tensor:
@@ -142,11 +148,23 @@ def stored_pooling(name: str | os.PathLike[str], **hub: Any) -> StoredPooling:
         name: local folder or Hub id.
         **hub: revision, token and the like.
 
+    Returns:
+        `MODEL` for a fine-tuned classifier, whatever files lie beside it: its features are those it was trained with.
+
     Raises:
         ValueError: the files ask for what no classifier here can do, or cannot be read; the message says what to pass.
     """
+    own = _read_json(name, "config.json", hub) or {}
+    if any(CLASSIFIER in architecture for architecture in own.get("architectures") or ()):
+        return StoredPooling(MODEL, False, "it is a classifier, which was trained with its own")
     modules = _read_json(name, "modules.json", hub)
     if modules is None:
+        if _is_unknown(name, "modules.json", hub):
+            logger.warning(
+                "Whether %s is a sentence encoder is not known: its modules.json is not in the cache and the Hub is "
+                "not reached. Its tokens are pooled as the stock class does; pass pooling=… if it is one.",
+                name,
+            )
         return StoredPooling(MODEL, False, "no modules.json says otherwise")
     if not isinstance(modules, list) or not all(isinstance(module, dict) and "type" in module for module in modules):
         raise ValueError(f"The modules.json of {name} is no list of modules: pass pooling='model' or another.")
@@ -173,8 +191,9 @@ def stored_pooling(name: str | os.PathLike[str], **hub: Any) -> StoredPooling:
         )
     after = kinds[place + 1 :]
     left_out = [kind for kind in after if kind != "Normalize"]
-    why = "its modules.json says so" + (f"; {', '.join(left_out)} behind the pooling is left out" if left_out else "")
-    return StoredPooling(_modes_of(config), bool(after) and after[0] == "Normalize", why)
+    if left_out:
+        logger.warning("What %s has behind its pooling is left out: %s.", name, ", ".join(left_out))
+    return StoredPooling(_modes_of(config), bool(after) and after[0] == "Normalize", "its modules.json says so")
 
 
 def _modes_of(config: Mapping[str, Any]) -> str:
@@ -200,3 +219,12 @@ def _read_json(name: str | os.PathLike[str], file: str, hub: Mapping[str, Any]) 
             return json.load(content)
     except ValueError as error:
         raise ValueError(f"{file} of {name} is not JSON ({error}): pass pooling='model' or another.") from error
+
+
+def _is_unknown(name: str | os.PathLike[str], file: str, hub: Mapping[str, Any]) -> bool:
+    """Whether a file that was not found may exist: on the Hub, which neither answers now nor did so before."""
+    if os.path.isdir(name):
+        return False
+    place = {key: hub[key] for key in ("cache_dir", "revision") if hub.get(key) is not None}
+    path = f"{hub['subfolder']}/{file}" if hub.get("subfolder") else file
+    return try_to_load_from_cache(str(name), path, **place) is None

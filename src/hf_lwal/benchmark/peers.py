@@ -137,7 +137,7 @@ def _trained(
     logging.getLogger("setfit").setLevel(logging.WARNING)
     source = model_spec(model).sentence_encoder
     if source is None:
-        raise CommandError(f"SetFit needs a sentence encoder, which {model} is not: choose minilm_pooled.")
+        raise CommandError(f"SetFit needs a sentence encoder, which {model} is not: choose minilm.")
     data = load_data(dataset, data_root, train_rows, test_rows, *draw)
     body = SentenceTransformer(source(), local_files_only=True)
     body.max_seq_length = min(

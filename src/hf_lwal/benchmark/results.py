@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import CommandError
 from ..files import write_text_atomically
-from .grid import Cell
+from .grid import OLD_MODELS, Cell
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,23 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
                 "another file."
             )
         records.append(json.loads(line))
-    return records
+    return [_with_names_of_today(record) for record in records]
+
+
+def _with_names_of_today(record: dict[str, Any]) -> dict[str, Any]:
+    """A line whose model is called as it is today: a name may mean another model than when it was measured."""
+    settings = _today(record["settings"])
+    return record if settings is record["settings"] else {**record, "settings": settings, "key": _key(settings)}
+
+
+def _today(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Settings of a cell whose model is called as it is today; the same object where nothing changes."""
+    model = settings["model"]
+    return {**settings, "model": OLD_MODELS[model]} if model in OLD_MODELS else settings
+
+
+def _key(settings: Mapping[str, Any]) -> str:
+    return json.dumps(settings, sort_keys=True)
 
 
 def _is_whole(line: str) -> bool:
@@ -133,7 +149,8 @@ def read_plan(results: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         plan = None
     if isinstance(plan, dict) and all(map(_are_settings, plan.values())):
-        return plan
+        today = {key: _today(settings) for key, settings in plan.items()}
+        return {key if found is plan[key] else _key(found): found for key, found in today.items()}
     logger.warning(
         "%s cannot be read, so it is not known what was planned: tables count the trainings in %s only, and the next "
         "`hf-lwal compare` writes the plan anew.",

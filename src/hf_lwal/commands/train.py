@@ -254,7 +254,7 @@ def build_trainer(job: Job, values: Mapping[str, Any]) -> LwALTrainer:
 
     values = {"dataloader_pin_memory": torch.accelerator.is_available(), **values}
     arguments = build_arguments(values)
-    model = build_model(job.start, job.rows, job.embedding_dim, arguments.seed)
+    model = build_model(job.start, job.rows, job.embedding_dim, arguments.seed, arguments.lwal_pooling)
     part = job.start.processing_class
     fit_tokenizer(model, part, job.max_length)
     try:

@@ -86,7 +86,9 @@ def check_max_length(limit: int | None, start: Start, rows: Rows) -> None:
         raise CommandError(f"--max-length {limit} is more than the {most} tokens that {start.title} can read.")
 
 
-def build_model(start: Start, rows: Rows, embedding_dim: str | None, seed: int) -> LwALPreTrainedModel:
+def build_model(
+    start: Start, rows: Rows, embedding_dim: str | None, seed: int, pooling: str | None = None
+) -> LwALPreTrainedModel:
     """Return the backbone with a fresh head and label table, the same for the same seed."""
     from transformers import set_seed
 
@@ -104,6 +106,7 @@ def build_model(start: Start, rows: Rows, embedding_dim: str | None, seed: int) 
         label2id=label2id,
         task=rows.columns.kind,
         embedding_dim=embedding_dim,
+        pooling=pooling or "auto",
     )
     _agree_on_padding(model, start.processing_class)
     return model
