@@ -131,7 +131,7 @@ def _trained(
     """Vectors before and after training; kept for the next cell, which may differ in the head alone."""
     from datasets import Dataset
     from sentence_transformers import SentenceTransformer
-    from setfit import SetFitModel, Trainer, TrainingArguments  # type: ignore[import-untyped]
+    from setfit import SetFitModel, Trainer, TrainingArguments
     from transformers import PrinterCallback
 
     logging.getLogger("setfit").setLevel(logging.WARNING)
