@@ -318,7 +318,12 @@ def has_scatter(residuals: Tensor, spread: Tensor) -> bool:
 
 
 def calibrated_scale(
-    distances: Tensor, labels: Tensor, counts: Tensor, power: int = 1, held_out: Tensor | None = None
+    distances: Tensor,
+    labels: Tensor,
+    counts: Tensor,
+    power: int = 1,
+    held_out: Tensor | None = None,
+    smoothed: bool = False,
 ) -> float:
     """Scale s of the logits ``-s * d`` with the least cross-entropy on rows held out, from a geometric grid.
 
@@ -331,6 +336,8 @@ def calibrated_scale(
         power: logits are ``-s * d^power``; 2 for a linear classifier.
         held_out: (B, C) distances of the same rows that stand for new ones; rows that are infinite throughout were
             not held out and are left out; default: `leave_one_out`.
+        smoothed: count one wrong answer among N + 2 (Laplace's rule of succession) for N rows: where all are right,
+            the steepest scale would be best, and training, which has dropout, starts with a large loss.
 
     Returns:
         The best of ``2^(k/2) / mean d^power`` for k = -2…19; ``1 / mean d^power`` when every class has one row; 1
@@ -355,6 +362,15 @@ def calibrated_scale(
         new = leave_one_out(distances[block].double(), own, counts) if held_out is None else held_out[block].double()
         new = new.pow(power).masked_fill(~seen, torch.inf)  # a class without a mean is no candidate
         losses += torch.stack([F.cross_entropy(-scale * new, own, reduction="sum").cpu() for scale in grid])
+        if smoothed:
+            losses += torch.stack([_other_classes(-scale * new, own).cpu() for scale in grid]) / (len(usable) + 1)
     if not len(usable) or not bool(losses.isfinite().any()):
         return 1.0 / mean
     return grid[int(losses.nan_to_num(nan=torch.inf).argmin())]
+
+
+def _other_classes(logits: Tensor, labels: Tensor) -> Tensor:
+    """Sum over rows of the mean cross-entropy with a class that is not their own and that is a candidate."""
+    candidates = logits.isfinite().scatter(1, labels.unsqueeze(1), value=False)
+    losses = (-logits.log_softmax(dim=1)).masked_fill(~candidates, 0.0).sum(dim=1)
+    return (losses / candidates.sum(dim=1).clamp(min=1)).sum()

@@ -211,6 +211,10 @@ def visible_size(size: float, held_out: Tensor) -> float:
     return max(size, LEAST_DISTANCE / typical)
 
 
+LARGEST_GROWTH = 1e6
+"""Of the head for the sake of the offset: beyond it the learning rate is no use in any case, and weights overflow."""
+
+
 def size_for_offset(size: float, label_vectors: Tensor, learning_rate: float | None) -> float:
     """``size``, or the larger one at which a step of Adam moves the offset little against how far labels lie apart.
 
@@ -228,7 +232,8 @@ def size_for_offset(size: float, label_vectors: Tensor, learning_rate: float | N
     apart = float(away.norm(dim=1).mean())
     if not learning_rate or not math.isfinite(apart) or not has_scatter(away, label_vectors):
         return size
-    return max(size, STEPS_APART * learning_rate * label_vectors.shape[1] ** 0.5 / apart)
+    wanted = STEPS_APART * learning_rate * label_vectors.shape[1] ** 0.5 / apart
+    return max(size, min(wanted, LARGEST_GROWTH * size))
 
 
 def can_start(layer: Any) -> bool:

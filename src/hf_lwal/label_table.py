@@ -230,7 +230,14 @@ class LabelTable(EditableRows):
         return torch.where(new.unsqueeze(1), 0.0, sums)
 
     @torch.no_grad()
-    def calibrate(self, values: Tensor, labels: Tensor, head: Head | None, held_out: Tensor | None = None) -> float:
+    def calibrate(
+        self,
+        values: Tensor,
+        labels: Tensor,
+        head: Head | None,
+        held_out: Tensor | None = None,
+        smoothed: bool = False,
+    ) -> float:
         """Scale with the least cross-entropy on these rows, each held out of its class mean; not stored.
 
         Args:
@@ -239,13 +246,14 @@ class LabelTable(EditableRows):
             head: as for `derived`.
             held_out: (N, C) distances to class means where the head was made from these rows, as from
                 `head_start.held_out_distances`; default: leave-one-out.
+            smoothed: as in `functional.calibrated_scale`, for what was fitted to these rows.
         """
         values, labels = finite_rows(values, labels)
         sums = self.sums_of(values, labels)
         rows = sums[:, -1]
         vectors = self._through(head, sums[:, :-1] / rows.clamp(min=1.0).unsqueeze(1))
         distances = pairwise_distances(self._through(head, values), vectors, labels)
-        return calibrated_scale(distances, labels, rows, held_out=held_out)
+        return calibrated_scale(distances, labels, rows, held_out=held_out, smoothed=smoothed)
 
     @torch.no_grad()
     def start(self, values: Tensor, labels: Tensor, head: Head | None, keep_vectors: bool = False) -> None:

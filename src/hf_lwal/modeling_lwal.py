@@ -323,7 +323,7 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
         table.start(values, labels, self.head, keep_vectors=keep)
         if offset is not None:
             table.add_offset(offset, self.head)
-        calibrated = table.calibrate(values, labels, self.head, held_out)
+        calibrated = table.calibrate(values, labels, self.head, held_out, smoothed=offset is not None)
         if scale is not None or not keep:
             table.set_scale(calibrated if scale is None else scale)
         self.tracker.forget()

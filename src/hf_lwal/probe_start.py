@@ -228,7 +228,7 @@ class Folds:
         rows = self.measured(distances)
         found = distances[rows]
         finite = found.masked_fill(found.isinf(), float(found[found.isfinite()].mean()))
-        return calibrated_scale(finite, self.ids[rows], self.counts, held_out=found)
+        return calibrated_scale(finite, self.ids[rows], self.counts, held_out=found, smoothed=True)
 
     def loss(self, distances: Tensor) -> float:
         """Cross-entropy on rows held out, at the scale that suits it best."""

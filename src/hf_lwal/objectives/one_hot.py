@@ -135,7 +135,7 @@ def fitted_head(
     means, counts = class_means(features, labels, num_labels)
     vectors = means @ fitted.weight.T + fitted.bias + fitted.offset  # (C, D)
     distances = pairwise_distances(features.double() @ fitted.weight.T + fitted.bias, vectors, labels)
-    scale = calibrated_scale(distances, labels, counts, power=2, held_out=fitted.held_out)
+    scale = calibrated_scale(distances, labels, counts, power=2, held_out=fitted.held_out, smoothed=True)
     seen = counts > 0
     weight, bias = folded_linear(fitted.weight, fitted.bias, vectors, seen, temperature=1.0 / scale)
     return weight.float(), torch.where(seen, bias, bias[seen].min()).float(), scale
