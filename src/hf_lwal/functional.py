@@ -186,6 +186,23 @@ def pairwise_distances(embeddings: Tensor, label_vectors: Tensor, labels: Tensor
     return squared.clamp(min=SQUARED_DISTANCE_FLOOR).sqrt()
 
 
+def distances_of_differences(embeddings: Tensor, label_vectors: Tensor) -> Tensor:
+    """What `pairwise_distances` returns, in one kernel instead of a dozen: sooner for few label vectors on a CPU.
+
+    No square is expanded, so no digits are lost and nothing has to be centred; without the matrix product the time
+    grows with B * C * D, and there is no second derivative.
+
+    Args:
+        embeddings: (B, D) float32 or float64.
+        label_vectors: (C, D) of the same type.
+
+    Returns:
+        (B, C) distances, never below ``1e-6``.
+    """
+    distances = torch.cdist(embeddings, label_vectors, compute_mode="donot_use_mm_for_euclid_dist")  # (B, C)
+    return distances.clamp(min=SQUARED_DISTANCE_FLOOR**0.5)
+
+
 def cosine_distances(values: Tensor, means: Tensor) -> Tensor:
     """One minus the cosine of the angle between every row and every mean: half the squared angle where that is small.
 

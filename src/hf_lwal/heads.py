@@ -97,6 +97,8 @@ class _Running(threading.local):
     """The head that returns its input in the current thread, if any; torch.compile traces it as a constant."""
 
     head: nn.Module | None = None
+    last: tuple[Any, Any] | None = None
+    """Its last input and output in this call."""
 
 
 _running = _Running()
@@ -119,11 +121,42 @@ def run_without_head(encoder: nn.Module, head_name: str, inputs: dict[str, Any])
     Returns:
         What the encoder returns, with features in place of logits.
     """
-    outer, _running.head = _running.head, hooked_head(encoder, head_name)
+    return _run_without_head(encoder, hooked_head(encoder, head_name), inputs)[0]
+
+
+def run_with_features(encoder: nn.Module, head_name: str, inputs: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """Run ``encoder``, and its head on the features that `run_without_head` returns.
+
+    The head's output behind its hook is used where it is just that: in evaluation mode, for an encoder that pools
+    before its head, which nothing else watches. Otherwise the head runs once more.
+
+    Args:
+        encoder: stock classifier.
+        head_name: from `find_head`.
+        inputs: keyword arguments of the encoder.
+
+    Returns:
+        Embeddings (B, D), features (B, H), and what the encoder returns.
+    """
+    head = hooked_head(encoder, head_name)
+    encoded, last = _run_without_head(encoder, head, inputs)
+    features = scores_of(encoded)
+    if last is not None and last[0] is features and not head.training and _is_watched_by_us_alone(head):
+        return last[1], features, encoded
+    return head(features), features, encoded
+
+
+def _run_without_head(encoder: nn.Module, head: nn.Module, inputs: dict[str, Any]) -> tuple[Any, Any]:
+    outer = _running.head, _running.last
+    _running.head, _running.last = head, None
     try:
-        return encoder(**inputs, return_dict=True)
+        return encoder(**inputs, return_dict=True), _running.last
     finally:
-        _running.head = outer
+        _running.head, _running.last = outer
+
+
+def _is_watched_by_us_alone(head: nn.Module) -> bool:
+    return len(head._forward_hooks) == 1 and not head._forward_pre_hooks
 
 
 def scores_of(encoded: Any) -> Any:
@@ -142,7 +175,11 @@ def hooked_head(encoder: nn.Module, head_name: str) -> nn.Module:
 
 
 def _return_input(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-    return args[0] if _running.head is module else output
+    if _running.head is not module:
+        return output
+    if not torch.compiler.is_compiling():  # a graph drops the run of the head whose output nobody uses
+        _running.last = args[0], output
+    return args[0]
 
 
 def layers_to_save(encoder: PreTrainedModel, head_name: str | None) -> list[str]:
@@ -172,7 +209,7 @@ def layers_to_save(encoder: PreTrainedModel, head_name: str | None) -> list[str]
 def active_copy(module: nn.Module) -> nn.Module:
     """The copy in use of a module that a PEFT adapter saves, or the module itself where none does."""
     wrapper: Any = module
-    copies = getattr(wrapper, "modules_to_save", None)
+    copies = wrapper._modules.get("modules_to_save")
     if copies is None:
         return module
     active = [name for name in wrapper.active_adapters if name in copies]

@@ -14,6 +14,7 @@ from .functional import (
     calibrated_scale,
     class_sums,
     common_drift,
+    distances_of_differences,
     finite_rows,
     pairwise_distances,
     refreshed_label_vectors,
@@ -22,6 +23,8 @@ from .label_rows import EditableRows, Head
 
 UNSEEN_MARGIN = 30.0
 """How far below a row's smallest logit the logit of a class without a mean is put."""
+FEW_NUMBERS = 2**13
+"""Label vectors of at most this many numbers are compared one by one when serving; a product would start too late."""
 
 
 class LabelTable(EditableRows):
@@ -121,19 +124,37 @@ class LabelTable(EditableRows):
         Returns:
             (B, C) float32, higher is likelier. Classes that were never seen rank below all others.
         """
+        embeddings, one_by_one = embeddings.float(), label_vectors is None and self._compares_one_by_one()
         vectors = self.label_vectors if label_vectors is None else label_vectors
-        if not self.mask_unseen or self._nothing_to_mask():
-            return -self.scale * pairwise_distances(embeddings.float(), vectors, labels)  # (B, C)
-        seen, usable = self.seen, self.seen | ~self.seen.any()  # (C,)
-        # Placeholders of unseen classes may lie far from the rest, and would cost the distances their digits.
-        vectors = torch.where(usable.unsqueeze(1), vectors, self._mean_of(vectors, seen))
-        logits = -self.scale * pairwise_distances(embeddings.float(), vectors, labels)  # (B, C)
+        masked = self.mask_unseen and not self._nothing_to_mask()
+        if masked:
+            seen, usable = self.seen, self.seen | ~self.seen.any()  # (C,)
+            if not one_by_one:
+                # Placeholders of unseen classes may lie far from the rest, and would cost the distances their digits.
+                vectors = torch.where(usable.unsqueeze(1), vectors, self._mean_of(vectors, seen))
+        distances = (
+            distances_of_differences(embeddings, vectors)
+            if one_by_one
+            else pairwise_distances(embeddings, vectors, labels)
+        )  # (B, C)
+        logits = -self.scale * distances  # (B, C)
+        if not masked:
+            return logits
         floor = torch.where(seen, logits.detach(), torch.inf).amin(dim=1, keepdim=True) - UNSEEN_MARGIN
         return torch.where(usable, logits, floor)
 
+    def _compares_one_by_one(self) -> bool:
+        """Whether differences cost less than their expansion: few label vectors, a CPU, no gradient, no export."""
+        return (
+            not torch.is_grad_enabled()
+            and self.label_vectors.is_cpu
+            and self.label_vectors.numel() <= FEW_NUMBERS
+            and not torch.compiler.is_exporting()
+        )
+
     def _nothing_to_mask(self) -> bool:
         """Whether all classes have means, where it costs less to know than to mask: not on a GPU, nor in a graph."""
-        return not torch.compiler.is_compiling() and self.counts.is_cpu and bool(self.seen.all())
+        return not torch.compiler.is_compiling() and self.counts.is_cpu and int(self.counts.min()) > 0
 
     @staticmethod
     def _mean_of(vectors: Tensor, seen: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ from .heads import (
     hooked_head,
     layers_to_save,
     replace_head,
-    run_without_head,
+    run_with_features,
     scores_of,
     stock_from_config,
 )
@@ -161,16 +161,16 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
 
     def _embed(self, inputs: dict[str, Any]) -> tuple[Tensor, Tensor | None, ModelOutput]:
         """Embeddings (B, D) float32, features (B, H) or None, and the encoder's own output."""
-        known = self._for_encoder(inputs)
-        if self.config.head_name is None:
-            encoded = self.encoder(**known, return_dict=True)
-            return self._beside_table(scores_of(encoded)).float(), None, encoded
-        encoded = run_without_head(self.encoder, self.config.head_name, known)
-        features = scores_of(encoded)
-        return self._beside_table(self.head_module(features)).float(), self._beside_table(features), encoded
+        known, head_name, encoder = self._for_encoder(inputs), self.config.head_name, self.encoder
+        device = self.label_table.label_vectors.device  # with a device_map, layers lie on several devices
+        if head_name is None:
+            encoded = encoder(**known, return_dict=True)
+            return scores_of(encoded).to(device, torch.float32), None, encoded
+        embeddings, features, encoded = run_with_features(encoder, head_name, known)
+        return embeddings.to(device, torch.float32), features.to(device), encoded
 
     def _beside_table(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self.label_table.label_vectors.device)  # with a device_map, layers lie on several devices
+        return tensor.to(self.label_table.label_vectors.device)
 
     def embed(self, inputs: dict[str, Any]) -> Tensor:
         """Embeddings (B, D) float32 of a batch without labels, in the model's current mode."""
