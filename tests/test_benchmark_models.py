@@ -203,6 +203,6 @@ def test_weights_out_of_reach_name_the_remedy():
 
 
 def test_minilm_is_the_carried_one():
-    config = MODELS["minilm"].build(None, True).config
+    config = MODELS["minilm"].build(None, True).config.base_config
     assert (config.model_type, config.num_hidden_layers, config.hidden_size) == ("bert", 6, 384)
     assert minilm_path().endswith("model")

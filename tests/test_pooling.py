@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,10 +11,18 @@ import torch.nn.functional as F
 from architectures import architectures, tiny
 from tiny_models import tiny_config
 from trajectory import arguments, rows_for
-from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertForSequenceClassification,
+)
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer
-from hf_lwal.comparison import embedded_model_path
+from hf_lwal.commands.train_model import Start
+from hf_lwal.commands.train_model import build_model as build_start
+from hf_lwal.comparison import METHODS, build_model, embedded_model_path
 from hf_lwal.configuration_pooled import LwALPooledConfig, config_with_pooling, encoder_class, pooled_config
 from hf_lwal.heads import find_head
 from hf_lwal.modeling_pooled import LwALPooledForSequenceClassification
@@ -304,6 +313,35 @@ def test_pictures_are_not_asked_how_their_tokens_are_pooled(tmp_path, caplog):
         model = AutoModelForLwALClassification.from_pretrained(tmp_path, num_labels=3)
     assert "ooling" not in caplog.text
     assert classifier_of(model) == "ViTForImageClassification"
+
+
+@pytest.mark.parametrize("fine_tuned", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+def test_controls_of_the_quickstart_read_the_features_that_label_vectors_read(tmp_path, method, fine_tuned):
+    """A table whose columns differ in the pooling, too, says nothing of the labels."""
+    folder = sentence_encoder(tmp_path)
+    if fine_tuned:
+        AutoModelForSequenceClassification.from_pretrained(folder, num_labels=3).save_pretrained(folder)
+    task = SimpleNamespace(kind="text", model_path=str(folder), names=["a", "b", "c", "d"])
+    model = build_model(task, method)
+    classifier = model.encoder if method == "LwAL" else model
+    expected = BertForSequenceClassification if fine_tuned else LwALPooledForSequenceClassification
+    assert type(classifier) is expected
+    assert getattr(classifier.config, "normalize", False) is not fine_tuned
+    assert model.config.id2label == {0: "a", 1: "b", 2: "c", 3: "d"}
+
+
+@pytest.mark.parametrize(("asked", "expected"), [(None, "mean"), ("auto", "mean"), ("max", "max"), ("model", "model")])
+def test_the_command_loads_with_the_pooling_that_was_asked_for(tmp_path, asked, expected):
+    """The stock class's pooler cannot come back after another class was loaded, so asking for it must come first."""
+    folder = sentence_encoder(tmp_path)
+    rows = SimpleNamespace(names=["a", "b", "c", "d", "e"], columns=SimpleNamespace(kind="text"))
+    model = build_start(Start(str(folder), None, None, "tiny"), rows, None, 0, asked)
+    assert model.config.pooling == expected
+    options = arguments(tmp_path, max_steps=1, lwal_pooling=asked, label_method="one_hot")
+    trainer = LwALTrainer(model, options, train_dataset=rows_for("bert", 10))
+    assert getattr(trainer.model.config, "pooling", "model") == expected
+    assert trainer.train().global_step == 1
 
 
 def test_a_stock_classifier_that_was_handed_over_stays_the_class_that_was_chosen(tmp_path):

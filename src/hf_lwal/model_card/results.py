@@ -17,6 +17,7 @@ SHOWN_ROWS = 12
 CONTROLS = {
     "one-hot": "a linear head with a random start, trained with one-hot labels",
     "one-hot from class means": "the same head started from class means, as label vectors are: the honest control",
+    "LP-FT": "the same head started as a logistic regression on the frozen features",
 }
 
 
