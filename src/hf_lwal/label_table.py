@@ -17,6 +17,7 @@ from .functional import (
     finite_rows,
     pairwise_distances,
     refreshed_label_vectors,
+    without_names,
 )
 from .label_rows import EditableRows, Head
 
@@ -230,7 +231,9 @@ class LabelTable(EditableRows):
         return torch.where(new.unsqueeze(1), 0.0, sums)
 
     @torch.no_grad()
-    def calibrate(self, values: Tensor, labels: Tensor, head: Head | None, held_out: Tensor | None = None) -> float:
+    def calibrate(
+        self, values: Tensor, labels: Tensor, head: Head | None, held_out: Tensor | None = None, names: int = 0
+    ) -> float:
         """Scale with the least cross-entropy on these rows, each held out of its class mean; not stored.
 
         Args:
@@ -239,13 +242,14 @@ class LabelTable(EditableRows):
             head: as for `derived`.
             held_out: (N, C) distances to class means where the head was made from these rows, as from
                 `head_start.held_out_distances`; default: leave-one-out.
+            names: the last so many rows count for the means, but are none to predict.
         """
         values, labels = finite_rows(values, labels)
         sums = self.sums_of(values, labels)
         rows = sums[:, -1]
         vectors = self._through(head, sums[:, :-1] / rows.clamp(min=1.0).unsqueeze(1))
         distances = pairwise_distances(self._through(head, values), vectors, labels)
-        return calibrated_scale(distances, labels, rows, held_out=held_out)
+        return calibrated_scale(distances, without_names(labels, names), rows, held_out=held_out)
 
     @torch.no_grad()
     def start(self, values: Tensor, labels: Tensor, head: Head | None, keep_vectors: bool = False) -> None:

@@ -97,6 +97,7 @@ def _of_all_classes(fitted: Any, num_labels: int) -> tuple[Tensor, Tensor]:
 class RegressionStart(OneHot):
     """One-hot labels from a head that starts as a logistic regression: LP-FT (Kumar et al., ICLR 2022)."""
 
+    counts_label_names = False
     citation = "Kumar et al., Fine-Tuning can Distort Pretrained Features (ICLR 2022), arXiv:2202.10054"
 
     def __init__(self) -> None:
