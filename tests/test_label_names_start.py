@@ -13,8 +13,10 @@ from transformers import AutoModelForSequenceClassification, TrainerCallback
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
 from hf_lwal.functional import class_sums
 from hf_lwal.head_start import held_out_distances
-from hf_lwal.name_start import agreement, check_descriptions, checked_label_names, in_words, is_generic, name_texts, with_names
+from hf_lwal.name_start import (
     agreement,
+    check_descriptions,
+    checked_label_names,
     in_words,
     is_generic,
     name_texts,
