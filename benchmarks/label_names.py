@@ -4,8 +4,8 @@
     python benchmarks/label_names.py --data-root DATA --cache FOLDER    # keeps the features
     python benchmarks/label_names.py --data-root DATA --output benchmarks/results/label_names.jsonl
 
-Frozen MiniLM, pooled as it was trained, several draws of the rows, whole test sets of Banking77 and CLINC150. "means" is
-the nearest class mean, "start" the nearest label vector after the default start; each without names, with names
+Frozen MiniLM, pooled as it was trained, several draws of the rows, whole test sets of Banking77 and CLINC150. "means"
+is the nearest class mean, "start" the nearest label vector after the default start; each without names, with names
 (`lwal_label_names="auto"`), and with names that were shuffled, which must change nothing. All by the functions that
 training calls.
 """
@@ -64,6 +64,11 @@ def measured(
     return found
 
 
+def mean(cells: list[dict[str, Any]], name: str) -> float:
+    """Mean of a figure over draws."""
+    return float(sum(cell[name] for cell in cells)) / len(cells)
+
+
 def main() -> None:
     """Measure every cell and print the mean over the draws."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -98,10 +103,7 @@ def main() -> None:
                 cells.append(measured(samples, named, names, draw, test, truth))
                 lines.append({"dataset": dataset, "rows": rows, "draw": draw, **cells[-1]})
             shown = [
-                " / ".join(
-                    f"{sum(cell[f'{kind}_{variant}'] for cell in cells) / len(cells):.1f}" for variant in VARIANTS
-                )
-                for kind in ("means", "start")
+                " / ".join(f"{mean(cells, f'{kind}_{one}'):.1f}" for one in VARIANTS) for kind in ("means", "start")
             ]
             print(f"{dataset:10} {rows:4}  {'    '.join(shown)}", flush=True)
         if args.output:

@@ -291,6 +291,15 @@ def test_other_models_say_that_they_cannot_read(tmp_path, words):
 
 
 @pytest.mark.parametrize(
+    ("value", "meaning"),
+    [(None, "auto"), ("off", "off"), (False, "off"), ("False", "off"), (' {"a": "b"}', {"a": "b"})],
+)
+def test_settings_from_settings_files(tmp_path, value, meaning):
+    """YAML reads off as false, and command lines pass that on as a word."""
+    assert LwALTrainingArguments(str(tmp_path), lwal_label_names=value).resolve_lwal().label_names == meaning
+
+
+@pytest.mark.parametrize(
     ("value", "message"),
     [
         ("on", r"'on', but it must be auto, off or a mapping"),

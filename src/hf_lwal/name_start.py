@@ -39,6 +39,8 @@ def checked_label_names(value: Any) -> str | dict[str, str]:
     """
     if value is None:
         return "auto"
+    if value is False or value == "False":
+        return "off"  # which YAML reads as false
     found = value
     if isinstance(value, str) and value.lstrip().startswith("{"):
         try:
