@@ -72,8 +72,8 @@ class LabelEditing:
             raise ValueError("A description stands for examples: give add_label one of them, and a processing_class.")
         if (examples is None) == (features is None):
             raise ValueError(
-                "add_label needs examples with their processing_class, features, or the processing_class alone, which "
-                "lets a text model read the label's name."
+                "add_label needs either examples with their processing_class, or features, or the processing_class "
+                "alone, which lets a text model read the label's name."
             )
         if features is None:
             features = start_values(self, [] if examples is None else examples, processing_class, batch_size)
