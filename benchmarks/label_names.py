@@ -1,6 +1,6 @@
 """Label names as a start: accuracy before the first step with few rows per label or none, with and without names.
 
-    python benchmarks/label_names.py --data-root DATA                   # about five minutes on two cores
+    python benchmarks/label_names.py --data-root DATA                   # about ten minutes on two cores
     python benchmarks/label_names.py --data-root DATA --cache FOLDER    # keeps the features
     python benchmarks/label_names.py --data-root DATA --output benchmarks/results/label_names.jsonl
 
