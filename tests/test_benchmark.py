@@ -114,7 +114,7 @@ def test_methods_that_a_file_defines_are_chosen_by_name(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--preset", "far"], "Unknown preset 'far': choose one of fair, paper."),
+        (["--preset", "far"], "Unknown preset 'far': choose one of fair, paper, peers."),
         (["--preset", "fair", "--grid", "x.yaml"], "both name a grid"),
         (["--dataset", "awa2", "--model", "mlp", "--steps", "1", "--method", "{"], "neither a name nor JSON"),
         (["--dataset", "mnist", "--model", "mlp", "--steps", "1", "--data-root", "/absent"], "no folder '/absent'"),

@@ -12,11 +12,11 @@ from transformers import AutoModelForSequenceClassification
 
 from hf_lwal import LwALTrainer
 from hf_lwal.benchmark.datasets import load_data
-from hf_lwal.benchmark.frozen import RegressionStart, fitted_regression
 from hf_lwal.benchmark.grid import Grid
 from hf_lwal.benchmark.methods import named_method
 from hf_lwal.benchmark.models import MODELS
 from hf_lwal.errors import CommandError
+from hf_lwal.frozen_regression import RegressionStart, fitted_regression
 from hf_lwal.heads import run_without_head
 from hf_lwal.modeling_pooled import LwALPooledForSequenceClassification
 

@@ -138,7 +138,7 @@ def test_train_save_load_and_merge(base, tmp_path, name):
     """An adapter without table, head or BatchNorm's statistics loads without a word and predicts nonsense."""
     model = adapted(base(name), name)
     task, before = model.task, state_of(model)
-    trainer = trainer_of(model, tmp_path, max_steps=80)
+    trainer = trainer_of(model, tmp_path, max_steps=80, lwal_init_samples=16)
     trainer.train()
     assert trainer.evaluate()["eval_accuracy"] > 0.9
     for key, parameter in model.named_parameters():

@@ -191,9 +191,8 @@ def test_paper_preset_is_algorithm_1(tiny_config, tmp_path, every, warmup, weigh
 def test_running_means_and_reanchoring(tiny_config, tmp_path):
     """Class means follow their formula; with the offset re-anchored a refresh alone moves no label vector."""
     model = lwal(tiny_config)
-    trainer = LwALTrainer(
-        model, arguments(tmp_path, max_steps=1, learning_rate=0.0, lwal_memory=7), train_dataset=TRAIN
-    )
+    args = arguments(tmp_path, max_steps=1, learning_rate=0.0, lwal_memory=7, lwal_follow_drift=0.0)
+    trainer = LwALTrainer(model, args, train_dataset=TRAIN)
     kept = {}
     start = trainer.start_labels
 

@@ -225,7 +225,7 @@ def build_trainer(
     import torch
     from transformers import ProgressCallback, set_seed
 
-    from .benchmark.frozen import RegressionStart
+    from .frozen_regression import RegressionStart
     from .progress import AccuracyProgress
     from .trainer import LwALTrainer
     from .training_args import LwALTrainingArguments

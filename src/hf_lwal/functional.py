@@ -90,6 +90,13 @@ def finite_rows(values: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(finite.unsqueeze(1), values, 0.0), torch.where(finite, labels, IGNORE_INDEX)
 
 
+def without_names(labels: Tensor, names: int) -> Tensor:
+    """Labels (N,) int64 with -100 for the last ``names`` rows, unless there are no others."""
+    if names == 0 or not bool((labels[: len(labels) - names] != IGNORE_INDEX).any()):
+        return labels
+    return torch.cat([labels[: len(labels) - names], torch.full_like(labels[len(labels) - names :], IGNORE_INDEX)])
+
+
 def class_sums(embeddings: Tensor, labels: Tensor, num_labels: int) -> tuple[Tensor, Tensor]:
     """Sum the embeddings of each class: the numerator and denominator of Eq. (1), the class centroid.
 

@@ -80,7 +80,7 @@ def class_mean_projection(
 
 @torch.no_grad()
 def held_out_distances(
-    features: Tensor, labels: Tensor, num_labels: int, embedding_dim: int, whiten: bool = True
+    features: Tensor, labels: Tensor, num_labels: int, embedding_dim: int, whiten: bool = True, names: int = 0
 ) -> Tensor:
     """Distances of rows to class means, each through a projection that was made without the row: cross-fitting.
 
@@ -94,12 +94,13 @@ def held_out_distances(
         num_labels: C.
         embedding_dim: D.
         whiten: as for `class_mean_projection`.
+        names: the last so many rows are never held out.
 
     Returns:
-        (N, C) float64; infinite for a class without other rows, and for rows with -100.
+        (N, C) float64; infinite for a class without other rows, for rows with -100, and for those never held out.
     """
     share = _share(features, labels, whiten)
-    fold = _rank_in_class(labels) % FOLDS
+    fold = fold_of(labels, names)
     distances = torch.full((len(labels), num_labels), torch.inf, dtype=torch.float64, device=features.device)
     for number in range(FOLDS):
         rest = (labels != IGNORE_INDEX) & (fold != number)
@@ -118,6 +119,13 @@ def held_out_distances(
 def _share(features: Tensor, labels: Tensor, whiten: bool) -> float:
     counts = labels[labels != IGNORE_INDEX].bincount()
     return shrinkage(int(counts.sum()), int((counts > 0).sum()), features.shape[1]) if whiten else 1.0
+
+
+def fold_of(labels: Tensor, names: int = 0) -> Tensor:
+    """(N,) 0…`FOLDS` - 1, the part of each row; -1 for the last ``names`` rows, which are held out of nothing."""
+    fold = _rank_in_class(labels) % FOLDS
+    fold[len(fold) - names :] = -1
+    return fold
 
 
 def _rank_in_class(labels: Tensor) -> Tensor:

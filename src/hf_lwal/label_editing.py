@@ -11,6 +11,7 @@ from torch import Tensor
 from .configuration_lwal import matched_label_names
 from .heads import active_copy
 from .inference import start_values
+from .name_start import checked_label_names, name_texts
 
 if TYPE_CHECKING:
     from .modeling_lwal import LwALPreTrainedModel
@@ -37,16 +38,20 @@ class LabelEditing:
         examples: Sequence[Any] | None = None,
         processing_class: Any = None,
         *,
+        description: str | None = None,
         features: Tensor | None = None,
         offset: Tensor | None = None,
         batch_size: int = 32,
     ) -> int:
         """Add a label from a few examples, without training: its vector is the current head's output for their mean.
 
+        Without examples, the text model reads the name instead, or a description of the label.
+
         Args:
             name: the new label's name.
             examples: list of texts, images or sounds of the new class.
             processing_class: tokenizer, image processor or feature extractor.
+            description: what to read in place of the name, without examples.
             features: (n, N) what `start_values` gives for the examples, in place of ``examples``.
             offset: (D,) to add to the label vector; zero by default.
             batch_size: examples per forward pass.
@@ -60,13 +65,31 @@ class LabelEditing:
         names = _names_to_edit(self)
         _refuse_taken(name, names)
         _refuse_without_means(self)
+        if examples is None and features is None and processing_class is not None:
+            examples = [self._text_of_label(name, description)]
+            logger.info("Label %r has no examples: it starts from the text %r alone.", name, examples[0])
+        elif description is not None:
+            raise ValueError("A description stands for examples: give add_label one of them, and a processing_class.")
         if (examples is None) == (features is None):
-            raise ValueError("add_label needs either examples with their processing_class, or features.")
+            raise ValueError(
+                "add_label needs either examples with their processing_class, or features, or the processing_class "
+                "alone, which lets a text model read the label's name."
+            )
         if features is None:
             features = start_values(self, [] if examples is None else examples, processing_class, batch_size)
         index = self.label_table.add_label(features.to(self.device), self.head, offset)
         _set_names(self, [*names, name])
         return index
+
+    def _text_of_label(self: Any, name: str, description: str | None) -> str:
+        """What a text model reads to know a label without examples."""
+        self._refuse_names_of_labels()
+        texts = name_texts("auto" if description is None else checked_label_names({name: description}), {0: name})
+        if not texts:
+            raise ValueError(
+                f"The name {name!r} tells nothing of its label: give add_label examples or a description of it."
+            )
+        return texts[0]
 
     def remove_label(self: Any, name: str) -> None:
         """Remove a label; the ids of those behind it move down by one.

@@ -18,6 +18,7 @@ from .functional import (
     finite_rows,
     pairwise_distances,
     refreshed_label_vectors,
+    without_names,
 )
 from .label_rows import EditableRows, Head
 
@@ -257,6 +258,7 @@ class LabelTable(EditableRows):
         labels: Tensor,
         head: Head | None,
         held_out: Tensor | None = None,
+        names: int = 0,
         smoothed: bool = False,
     ) -> float:
         """Scale with the least cross-entropy on these rows, each held out of its class mean; not stored.
@@ -267,6 +269,7 @@ class LabelTable(EditableRows):
             head: as for `derived`.
             held_out: (N, C) distances to class means where the head was made from these rows, as from
                 `head_start.held_out_distances`; default: leave-one-out.
+            names: the last so many rows count for the means, but are none to predict.
             smoothed: as in `functional.calibrated_scale`, for what was fitted to these rows.
         """
         values, labels = finite_rows(values, labels)
@@ -274,7 +277,8 @@ class LabelTable(EditableRows):
         rows = sums[:, -1]
         vectors = self._through(head, sums[:, :-1] / rows.clamp(min=1.0).unsqueeze(1))
         distances = pairwise_distances(self._through(head, values), vectors, labels)
-        return calibrated_scale(distances, labels, rows, held_out=held_out, smoothed=smoothed)
+        measured = without_names(labels, names)
+        return calibrated_scale(distances, measured, rows, held_out=held_out, smoothed=smoothed)
 
     @torch.no_grad()
     def start(self, values: Tensor, labels: Tensor, head: Head | None, keep_vectors: bool = False) -> None:

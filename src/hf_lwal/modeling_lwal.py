@@ -57,6 +57,7 @@ from .loading import (
     rows_of,
     take_labels,
 )
+from .name_start import LabelNames, NameStart
 from .open_set import OpenSet
 from .probe_start import fitted_start
 from .quantisation import sparing
@@ -95,7 +96,7 @@ class LwALClassifierOutput(ModelOutput):
     attentions: tuple[Tensor, ...] | None = None
 
 
-class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
+class LwALPreTrainedModel(LabelEditing, NameStart, OpenSet, PreTrainedModel):
     """What the three tasks share; use `LwALForSequenceClassification` and its siblings.
 
     Attributes:
@@ -274,7 +275,12 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
     # -- the start pass -------------------------------------------------------------------------------------------
 
     def initialize_labels(
-        self, dataloader: Iterable[dict[str, Any]], progress: bool = True, learning_rate: float | None = None
+        self,
+        dataloader: Iterable[dict[str, Any]],
+        progress: bool = True,
+        learning_rate: float | None = None,
+        processing_class: Any = None,
+        label_names: LabelNames = "auto",
     ) -> StartSamples:
         """Start from data: head, class means and a calibrated scale, from a pass without dropout.
 
@@ -287,14 +293,19 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
                 with BatchNorm.
             progress: show a progress bar.
             learning_rate: peak learning rate of an Adam-like optimizer, which decides the size of the head.
+            processing_class: tokenizer that reads the names of labels with few rows as samples; None for none.
+            label_names: "auto", "off", or descriptions by label name, as `LwALTrainingArguments.lwal_label_names`.
 
         Returns:
             The features or embeddings, the labels, and the seconds it took.
         """
+        setting = self.label_names_to_count(label_names, processing_class)
         samples = collect(self, self.start_values, dataloader, self.device, progress, as_in_training=self.training)
-        self.start_from(samples, learning_rate=learning_rate)
+        samples = samples._replace(labels=self._checked_labels(samples.labels))
+        counted = self.with_label_names(samples, setting, processing_class)
+        self.start_from(counted, learning_rate=learning_rate)
         warn_of_alike_rows(samples)
-        warn_of_missing_classes(samples.labels, self.config.label_names)
+        warn_of_missing_classes(counted.labels, self.config.label_names)
         return samples
 
     def start_from(
@@ -311,23 +322,29 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
             The calibrated scale.
         """
         table, (values, labels) = self.label_table, finite_samples(samples)[:2]
-        labels = class_ids(labels)
-        wrong = labels[(labels != IGNORE_INDEX) & ((labels < 0) | (labels >= table.num_labels))]
-        if len(wrong):
-            raise ValueError(
-                f"Labels must be in 0…{table.num_labels - 1} or {IGNORE_INDEX}, but a start row has label "
-                f"{int(wrong[0])}: build the model with the number of labels of the data."
-            )
+        labels = self._checked_labels(labels)
         keep = self.config.initial_labels == "one_hot"
-        held_out, offset = (None, None) if keep else self._start_head(values, labels, learning_rate)
+        held_out, offset = (None, None) if keep else self._start_head(values, labels, learning_rate, samples.names)
         table.start(values, labels, self.head, keep_vectors=keep)
         if offset is not None:
             table.add_offset(offset, self.head)
-        calibrated = table.calibrate(values, labels, self.head, held_out, smoothed=offset is not None)
+        smoothed = offset is not None
+        calibrated = table.calibrate(values, labels, self.head, held_out, samples.names, smoothed)
         if scale is not None or not keep:
             table.set_scale(calibrated if scale is None else scale)
         self.tracker.forget()
         return calibrated
+
+    def _checked_labels(self, labels: Tensor) -> Tensor:
+        """Labels (N,) of start rows as int64; ValueError for one that the table does not have."""
+        labels, number = class_ids(labels), self.label_table.num_labels
+        wrong = labels[(labels != IGNORE_INDEX) & ((labels < 0) | (labels >= number))]
+        if len(wrong):
+            raise ValueError(
+                f"Labels must be in 0…{number - 1} or {IGNORE_INDEX}, but a start row has label {int(wrong[0])}: "
+                "build the model with the number of labels of the data."
+            )
+        return labels
 
     @property
     def fitted_sizes(self) -> tuple[int, int, int] | None:
@@ -339,9 +356,9 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
         return (layer.in_features, config.num_labels, config.embedding_dim) if can_start(layer) else None
 
     def _start_head(
-        self, values: Tensor, labels: Tensor, learning_rate: float | None
+        self, values: Tensor, labels: Tensor, learning_rate: float | None, names: int
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Make the head from start rows.
+        """Make the head from start rows, the last ``names`` of which are names of labels.
 
         Returns:
             Distances (N, C) of the rows to label vectors as if they were new, and an offset (C, D) that was fitted
@@ -355,14 +372,14 @@ class LwALPreTrainedModel(LabelEditing, OpenSet, PreTrainedModel):
             logger.info("The head is no plain trainable linear layer: it starts as it is.")
             return None, None
         sizes, whiten = (self.label_table.num_labels, self.label_table.embedding_dim), kind != "class_means"
-        fitted = fitted_start(values, labels, *sizes, self.config.offset) if kind == "probe" else None
+        fitted = fitted_start(values, labels, *sizes, self.config.offset, names) if kind == "probe" else None
         if fitted is not None:
             size = suited_size(fitted.weight, learning_rate)
             size = self._size_for_offset(size, values, labels, fitted.weight, learning_rate)
             write_linear(layer, size * fitted.weight, size * fitted.bias)
             return size * fitted.held_out, size * fitted.offset
         weight, bias = class_mean_projection(values, labels, *sizes, whiten=whiten)
-        held_out = held_out_distances(values, labels, *sizes, whiten=whiten)
+        held_out = held_out_distances(values, labels, *sizes, whiten=whiten, names=names)
         size = visible_size(suited_size(weight, learning_rate), held_out)
         size = self._size_for_offset(size, values, labels, weight, learning_rate)
         write_linear(layer, size * weight, size * bias)

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .functional import IGNORE_INDEX, calibrated_scale, class_sums, pairwise_distances
-from .head_start import FOLDS, _orthonormal_rows, _rank_in_class, shrinkage
+from .head_start import FOLDS, _orthonormal_rows, fold_of, shrinkage
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class Probe(NamedTuple):
 
 
 def fitted_start(
-    features: Tensor, labels: Tensor, num_labels: int, embedding_dim: int, learn_offset: bool = True
+    features: Tensor, labels: Tensor, num_labels: int, embedding_dim: int, learn_offset: bool = True, names: int = 0
 ) -> FittedStart | None:
     """Fit head and offset to start rows, where that predicts rows held out better than the class means do.
 
@@ -90,6 +90,7 @@ def fitted_start(
         num_labels: C; classes without rows keep offset 0.
         embedding_dim: D.
         learn_offset: False fits the head alone.
+        names: the last so many rows are fitted, but never held out.
 
     Returns:
         What was fitted; None, with a line in the log, where the rows do not allow it or it does not help.
@@ -101,7 +102,8 @@ def fitted_start(
     if (reason := _unfit(rows, ids, len(classes), embedding_dim)) is not None:
         logger.info("The start is not fitted, since %s: it stays at the class means.", reason)
         return None
-    folds = Folds(rows, ids, len(classes), embedding_dim, learn_offset)
+    named = int(labelled[len(labelled) - names :].sum())
+    folds = Folds(rows, ids, len(classes), embedding_dim, learn_offset, named)
     share, decay = folds.best()
     parts = FOLDS if len(ids) <= ROWS_OF_ALL_FOLDS else 1
     scale = folds.scale(folds.held_out(share, folds=parts))
@@ -165,16 +167,19 @@ class Folds:
         num_labels: C.
         embedding_dim: D.
         learn_offset: as for `fitted_start`.
+        names: the last so many rows are never held out.
     """
 
-    def __init__(self, rows: Tensor, ids: Tensor, num_labels: int, embedding_dim: int, learn_offset: bool) -> None:
+    def __init__(
+        self, rows: Tensor, ids: Tensor, num_labels: int, embedding_dim: int, learn_offset: bool, names: int = 0
+    ) -> None:
         self.rows, self.ids, self.num_labels, self.embedding_dim = rows, ids, num_labels, embedding_dim
         self.learn_offset = learn_offset
-        self.fold = _rank_in_class(ids) % FOLDS  # (N,)
+        self.fold = fold_of(ids, names)  # (N,)
         self.counts = ids.bincount()
         self.usable = self.counts[ids] > 1
         self.rule = shrinkage(len(rows), num_labels, rows.shape[1])
-        enough = len(rows) >= FOLDS * num_labels and rows.shape[1] <= WIDEST
+        enough = len(rows) - names >= FOLDS * num_labels and rows.shape[1] <= WIDEST
         self.shares = SHARES if enough else (self.rule,)
         self._spectra: dict[int, tuple[Tensor, Tensor]] = {}
         self._found: dict[tuple[int, float, float | None, float], Tensor] = {}

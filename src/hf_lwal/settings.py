@@ -18,7 +18,7 @@ SHAPES_OF_THE_TABLE = ("space", "embedding_dim", "initial_labels", "initial_labe
 
 
 OF_LWAL = {f"lwal_{name}" for name in (*CONFIG_FIELDS, "exact_accumulation")}
-OF_START = {"lwal_init", "lwal_init_samples", "lwal_start_budget"}
+OF_START = {"lwal_init", "lwal_init_samples", "lwal_start_budget", "lwal_label_names"}
 OF_METHODS: dict[str, set[str]] = {
     "label_embed": {"label_weight", "label_temperature"},
     "label_smoothing": set(),

@@ -23,11 +23,15 @@ CLOSE_CLASSES = 0.003
 
 
 class StartSamples(NamedTuple):
-    """Features (N, H) float32 and labels (N,) int64 of the start rows, and the seconds it took to get them."""
+    """Features (N, H) float32 and labels (N,) int64 of the start rows, and the seconds it took to get them.
+
+    The last ``names`` rows are those of label names: they count for class means, but stand for no new row.
+    """
 
     values: Tensor
     labels: Tensor
     seconds: float
+    names: int = 0
 
 
 @contextmanager
@@ -128,7 +132,7 @@ def finite_samples(samples: StartSamples) -> StartSamples:
         number,
         len(wrong),
     )
-    return StartSamples(*finite_rows(samples.values, samples.labels), samples.seconds)
+    return StartSamples(*finite_rows(samples.values, samples.labels), samples.seconds, samples.names)
 
 
 def batch_norms(model: nn.Module) -> list[Any]:

@@ -15,6 +15,7 @@ from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset
 from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 from transformers.trainer_utils import TrainOutput
 
 from .best_model import BestModelTrainer
@@ -32,6 +33,7 @@ from .distributed import (
 )
 from .exact_accumulation import WholeStep
 from .functional import IGNORE_INDEX
+from .inference import max_length_of
 from .label_log import LabelLog
 from .labels import (
     CheckedCollator,
@@ -45,6 +47,7 @@ from .labels import (
 )
 from .metrics import AccuracyAndF1
 from .modeling_lwal import LwALClassifierOutput, LwALPreTrainedModel
+from .name_start import check_descriptions, name_batches, wanted_names, with_names
 from .objectives import LossContext, Objective, average_gradients, build_objective
 from .own_loss import ignores_items, replaces_loss, seen_outputs
 from .own_optimizer import Names, carry_over, parameter_names
@@ -67,6 +70,7 @@ from .start import (
 )
 from .start_budget import FORWARD_ROWS, batches_by_length, rows_per_class_within
 from .streams import KeptStream
+from .tasks import task_of_class
 from .training_args import LwALSettings, LwALTrainingArguments, resolve
 
 logger = logging.getLogger(__name__)
@@ -426,6 +430,8 @@ class LwALTrainer(BestModelTrainer):
         self._refuse_and_warn()
         self._warn_of_untrained_objective()
         self._check_train_labels()
+        if self.label_objective.counts_label_names:
+            check_descriptions(self.lwal_settings.label_names, self._label_names(), self._task)
         refreshes = [entry["step"] for entry in self.state.log_history if "eval_refresh_seconds" in entry]
         self._step_sums, self._label_log, self._last_eval_refresh = None, LabelLog(), max(refreshes, default=0)
         model = self.core_model
@@ -451,16 +457,43 @@ class LwALTrainer(BestModelTrainer):
         if self.is_deepspeed_enabled and isinstance(model, LwALPreTrainedModel):
             model.config.initial_head = "random"  # DeepSpeed has copied the weights: it would put the old head back
         samples = self._collect(batches, "Class means", as_in_training=not settled)
+        counted = self._with_label_names(samples)
         began = time.perf_counter()
-        numbers = self.label_objective.start(model, samples, self._peak_learning_rate())
+        numbers = self.label_objective.start(model, counted, self._peak_learning_rate())
         self.check_ranks()
-        seconds = samples.seconds + time.perf_counter() - began
+        seconds = counted.seconds + time.perf_counter() - began
         warn_of_alike_rows(samples)
         if isinstance(model, LwALPreTrainedModel) and model.config.offset and model.config.preset == "default":
             model.config.close_classes = classes_are_close(samples, model.config.num_labels)
-        warn_of_missing_classes(samples.labels, self._label_names())
+        warn_of_missing_classes(counted.labels, self._label_names())
         self._warn_of_scale(numbers)
+        if counted.names:
+            numbers = {**numbers, "start_label_names": counted.names}
         self.log({"start_samples": len(samples.labels), "start_seconds": round(seconds, 3), **numbers})
+
+    def _with_label_names(self, samples: StartSamples) -> StartSamples:
+        """The start rows, with names of labels as more of them where the settings want it; the same on every rank."""
+        setting, names, model = self.lwal_settings.label_names, self._label_names(), self.core_model
+        starts_elsewhere = getattr(model.config, "initial_labels", None) == "one_hot"
+        if setting == "off" or not self.label_objective.counts_label_names or starts_elsewhere:
+            return samples
+        if self._task != "text":
+            return samples
+        tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)
+        if not isinstance(tokenizer, PreTrainedTokenizerBase):
+            if not isinstance(setting, str):
+                raise ValueError(
+                    "Descriptions of labels need a tokenizer to read them: give it to the trainer as processing_class."
+                )
+            logger.debug("The trainer has no tokenizer, so label names do not count as samples.")
+            return samples
+        texts = wanted_names(samples, setting, names)
+        if not texts:
+            return samples
+        self._set_signature_columns_if_needed()
+        limit, size = max_length_of(model, tokenizer), self.args.eval_batch_size
+        batches = name_batches(texts, tokenizer, limit, size, self._signature_columns)
+        return with_names(samples, self._collect(batches, "Label names"), setting, names)
 
     def _settle_batch_norms(self, batches: list[Any] | DataLoader[Any]) -> bool:
         """Statistics of the start rows for BatchNorm layers without any, the first rank's; whether that was all."""
@@ -720,6 +753,13 @@ class LwALTrainer(BestModelTrainer):
         return loss
 
     # -- data and logs --------------------------------------------------------------------------------------------
+
+    @property
+    def _task(self) -> str | None:
+        model = self.core_model
+        if isinstance(model, LwALPreTrainedModel):
+            return model.task
+        return task_of_class(model.config, type(model).__name__)
 
     def _label_names(self) -> dict[int, str]:
         names, _ = matched_label_names(self.core_model.config.id2label, None)

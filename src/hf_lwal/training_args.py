@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from transformers import TrainingArguments
 
 from .configuration_lwal import INITIAL_HEADS
+from .name_start import checked_label_names
 from .pooling import checked_pooling
 from .presets import preset
 from .start_budget import SHARE_OF_TRAINING
@@ -52,6 +53,7 @@ class LwALSettings(NamedTuple):
         lwr_every: epochs between recordings of lwr.
         static_model: text model that embeds the class names for static_label.
         pooling: how a text model pools its tokens; None as it does.
+        label_names: "auto", "off" or descriptions by label name: what counts as one more start row of a class.
     """
 
     label_method: str
@@ -71,6 +73,7 @@ class LwALSettings(NamedTuple):
     lwr_every: int = 5
     static_model: str | None = None
     pooling: str | None = None
+    label_names: str | dict[str, str] = "auto"
 
     @property
     def of_the_method(self) -> dict[str, float]:
@@ -191,6 +194,14 @@ class LwALTrainingArguments(TrainingArguments):
             "help": "Share, 0 to 1, of the work of the planned training that the start pass may take to read more "
             "than lwal_init_samples rows per class, where head and offset are fitted to them; a row that is only read "
             "counts as a third. default 0.1, and 0 with lwal_init_samples."
+        },
+    )
+    lwal_label_names: dict[str, str] | str | None = field(
+        default=None,
+        metadata={
+            "help": "Names of labels as samples, for text: what the encoder makes of a name counts as one more start "
+            "row of a class with fewer than 16, and starts one without any. auto (where names predict the start rows "
+            "better than chance), off, or descriptions by label name, as JSON. default auto."
         },
     )
     lwal_scale: str | None = field(
@@ -314,6 +325,7 @@ def resolve(args: TrainingArguments) -> LwALSettings:
         lwr_every=_positive("label_lwr_every", given("label_lwr_every"), lwr_every or 5),
         static_model=given("label_static_model"),
         pooling=_pooling(given("lwal_pooling")),
+        label_names=checked_label_names(given("lwal_label_names")),
     )
 
 

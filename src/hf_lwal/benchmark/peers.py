@@ -21,9 +21,9 @@ from sklearn.metrics import f1_score
 from torch import Tensor
 
 from ..errors import CommandError
+from ..frozen_regression import fitted_regression
 from ..running_time import Times
 from .datasets import dataset_spec, load_data
-from .frozen import fitted_regression
 from .grid import Cell
 from .models import model_spec
 

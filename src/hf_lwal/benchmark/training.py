@@ -15,6 +15,7 @@ import torch
 from transformers import PreTrainedModel, PrinterCallback
 
 from ..comparison import embedded_model_path
+from ..frozen_regression import RegressionStart
 from ..heads import find_head
 from ..modeling_lwal import LwALPreTrainedModel
 from ..objectives.stock import stock_task
@@ -23,7 +24,6 @@ from ..settings import apply_config
 from ..trainer import LwALTrainer
 from ..training_args import LwALTrainingArguments
 from .datasets import load_data
-from .frozen import RegressionStart
 from .grid import OPTIMIZERS, Cell, batch_rows
 from .methods import OWN_FIELDS
 from .models import build_model, model_rows, model_spec

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ..configuration_lwal import INITIAL_HEADS
 from ..errors import CommandError
 from ..flags import Parser, argument, takes_truth
 from .train_checks import MEASURED
@@ -57,6 +56,7 @@ def known_values() -> dict[str, tuple[str, ...]]:
     from ..benchmark.grid import OPTIMIZERS
     from ..benchmark.grid import PRESETS as GRIDS
     from ..benchmark.methods import METHODS
+    from ..configuration_lwal import INITIAL_HEADS
     from ..objectives import OBJECTIVES
     from ..presets import PRESETS
 

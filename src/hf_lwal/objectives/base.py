@@ -93,6 +93,7 @@ class Objective(nn.Module):
         passes_labels: the model's forward takes ``labels``.
         refreshes_labels: label vectors of an LwAL model are class means, so evaluation may refresh them.
         needs_sample_ids: the loss needs to know which row of the training set is which.
+        counts_label_names: the start takes names of labels as samples, `StartSamples.names` of them.
         accumulation_caveat: what gradient accumulation changes, as a sentence; None for nothing.
     """
 
@@ -100,6 +101,7 @@ class Objective(nn.Module):
     passes_labels: ClassVar[bool] = False
     refreshes_labels: ClassVar[bool] = True
     needs_sample_ids: ClassVar[bool] = False
+    counts_label_names: ClassVar[bool] = False
     accumulation_caveat: ClassVar[str | None] = None
 
     def prepare_model(self, model: nn.Module) -> nn.Module:

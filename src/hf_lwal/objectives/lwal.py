@@ -26,6 +26,7 @@ class LwAL(Objective):
 
     citation: ClassVar[str] = "Yu & Verma (2022), arXiv:2209.04528"
     passes_labels: ClassVar[bool] = True
+    counts_label_names: ClassVar[bool] = True
 
     def __init__(self, scale: float | None = None) -> None:
         super().__init__()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..functional import calibrated_scale, class_sums, pairwise_distances
+from ..functional import calibrated_scale, class_sums, pairwise_distances, without_names
 from ..head_start import class_mean_projection, held_out_distances, write_linear
 from ..heads import run_without_head
 from ..linear_fold import folded_linear
@@ -31,6 +31,7 @@ class OneHot(StockObjective):
     """
 
     citation: ClassVar[str] = "standard cross-entropy training"
+    counts_label_names: ClassVar[bool] = True
 
     def __init__(self, init: str | None = None, initial_head: str | None = None) -> None:
         super().__init__()
@@ -64,7 +65,8 @@ class OneHot(StockObjective):
         head, kind = stock_head(model), self._kind(model)
         build = fitted_head if kind == "probe" else nearest_mean_head
         whiten = kind in ("probe", "whitened")
-        weight, bias, scale = build(*finite_samples(samples)[:2], model.config.num_labels, whiten)
+        values, labels = finite_samples(samples)[:2]
+        weight, bias, scale = build(values, labels, model.config.num_labels, whiten, names=samples.names)
         layer = model.get_submodule(head.name)
         if layer.bias is None:
             raise ValueError(
@@ -85,7 +87,12 @@ class OneHot(StockObjective):
 
 
 def nearest_mean_head(
-    features: Tensor, labels: Tensor, num_labels: int, whiten: bool = False, held_out: Tensor | None = None
+    features: Tensor,
+    labels: Tensor,
+    num_labels: int,
+    whiten: bool = False,
+    held_out: Tensor | None = None,
+    names: int = 0,
 ) -> tuple[Tensor, Tensor, float]:
     """Linear classifier whose softmax is that of ``-s |h - mean_c|^2``.
 
@@ -98,6 +105,7 @@ def nearest_mean_head(
         num_labels: C.
         whiten: h is first divided by the square root of the shrunken within-class covariance.
         held_out: (N, C) distances for s; default: those to the means of the other rows.
+        names: the last so many rows count for the means, but are none to predict.
 
     Returns:
         Weight (C, H) and bias (C,), float32, and s. Classes without rows get weight 0 and the smallest bias.
@@ -105,14 +113,14 @@ def nearest_mean_head(
     if whiten:
         sizes = (num_labels, features.shape[1])
         projection, shift = class_mean_projection(features, labels, *sizes)
-        held_out = held_out_distances(features, labels, *sizes)
+        held_out = held_out_distances(features, labels, *sizes, names=names)
         through = features.double() @ projection.T + shift
-        weight, bias, scale = nearest_mean_head(through, labels, num_labels, held_out=held_out)
+        weight, bias, scale = nearest_mean_head(through, labels, num_labels, held_out=held_out, names=names)
         weight = weight.double()
         return (weight @ projection).float(), (bias.double() + weight @ shift).float(), scale
     means, counts = class_means(features, labels, num_labels)
     distances = pairwise_distances(features.double(), means, labels)
-    scale = calibrated_scale(distances, labels, counts, power=2, held_out=held_out)
+    scale = calibrated_scale(distances, without_names(labels, names), counts, power=2, held_out=held_out)
     seen = counts > 0
     centre = means[seen].mean(dim=0)
     weight = 2.0 * scale * (means - centre) * seen.unsqueeze(1)
@@ -122,20 +130,21 @@ def nearest_mean_head(
 
 
 def fitted_head(
-    features: Tensor, labels: Tensor, num_labels: int, whiten: bool = True
+    features: Tensor, labels: Tensor, num_labels: int, whiten: bool = True, names: int = 0
 ) -> tuple[Tensor, Tensor, float]:
     """Linear classifier whose softmax is that of ``-s |z - y_c|^2``, with embeddings and label vectors fitted to rows.
 
     It predicts what a model with a label table of the default size predicts after its fitted start; arguments and
     results as of `nearest_mean_head`, which it is where nothing is fitted.
     """
-    fitted = fitted_start(features, labels, num_labels, _embedding_dim(features.shape[1], num_labels))
+    fitted = fitted_start(features, labels, num_labels, _embedding_dim(features.shape[1], num_labels), names=names)
     if fitted is None:
-        return nearest_mean_head(features, labels, num_labels, whiten)
+        return nearest_mean_head(features, labels, num_labels, whiten, names=names)
     means, counts = class_means(features, labels, num_labels)
     vectors = means @ fitted.weight.T + fitted.bias + fitted.offset  # (C, D)
     distances = pairwise_distances(features.double() @ fitted.weight.T + fitted.bias, vectors, labels)
-    scale = calibrated_scale(distances, labels, counts, power=2, held_out=fitted.held_out, smoothed=True)
+    measured = without_names(labels, names)
+    scale = calibrated_scale(distances, measured, counts, power=2, held_out=fitted.held_out, smoothed=True)
     seen = counts > 0
     weight, bias = folded_linear(fitted.weight, fitted.bias, vectors, seen, temperature=1.0 / scale)
     return weight.float(), torch.where(seen, bias, bias[seen].min()).float(), scale

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..data.sources import stratified_indices
-from ..functional import IGNORE_INDEX
-from ..head_start import write_linear
-from ..objectives.one_hot import OneHot
-from ..objectives.stock import stock_head
-from ..start import StartSamples
+from .data.sources import stratified_indices
+from .functional import IGNORE_INDEX
+from .head_start import write_linear
+from .objectives.one_hot import OneHot
+from .objectives.stock import stock_head
+from .start import StartSamples
 
 INVERSE_STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 """scikit-learn's ``C`` for centred features of root mean square length 1, to choose from by cross-validation."""
@@ -97,6 +97,7 @@ def _of_all_classes(fitted: Any, num_labels: int) -> tuple[Tensor, Tensor]:
 class RegressionStart(OneHot):
     """One-hot labels from a head that starts as a logistic regression: LP-FT (Kumar et al., ICLR 2022)."""
 
+    counts_label_names = False
     citation = "Kumar et al., Fine-Tuning can Distort Pretrained Features (ICLR 2022), arXiv:2202.10054"
 
     def __init__(self) -> None:
