@@ -33,6 +33,7 @@ BEST = {
     "load_best_model_at_end": True,
     "lwal_eval_refresh": "3",
     "learning_rate": 5e-3,
+    **{"lwal_initial_head": "whitened", "lwal_follow_drift": 0.0},  # a training whose best model is not its last
 }
 
 
