@@ -30,7 +30,7 @@ from .models import model_spec
 PEERS = ("setfit",)
 HEADS = ("default", "cross_validated")
 """SetFit's own logistic regression; one whose strength was chosen by cross-validation on the same vectors."""
-MOST_STEPS = 3
+MOST_STEPS = 2
 """Multiple of the other methods' steps after which SetFit's epoch over its pairs ends; a step reads as many rows."""
 
 
