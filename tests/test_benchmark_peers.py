@@ -57,7 +57,7 @@ def test_a_run_has_both_heads_on_one_body(data_root, monkeypatch):
     lines = read_lines(data_root / "results.jsonl")
     assert peers._trained.cache_info().misses == 1, "trained once for both heads"
     assert [line["rows"] for line in lines] == [{"train": 16, "test": 40}] * 2
-    # 4 rows of 4 labels: 24 pairs of one label and as many of two at least, 16 a step, and at most twice the grid's steps
+    # 4 rows of 4 labels: 24 pairs of one label and as many of two, 16 a step, and at most twice the grid's steps
     assert {line["curve"][1][0] for line in lines} <= {3, 4, 5, 6}
     body = SentenceTransformer(str(data_root / "encoder"))
     data = peers.load_data("trec", str(data_root), None, None, 4, 3)
