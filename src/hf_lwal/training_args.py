@@ -216,7 +216,8 @@ class LwALTrainingArguments(TrainingArguments):
         metadata={
             "help": "Evaluation-mode class means before an evaluation or save during training: auto (models with "
             "BatchNorm whose label vectors jump with the means, having no offset or no reanchoring; and where the "
-            "start finds classes closer together than a step moves them), no, evaluate (always), epoch (at the end of epochs), or at least this many steps apart. default auto, paper auto."
+            "start finds classes closer together than a step moves them), no, evaluate (always), epoch (at "
+            "the end of epochs), or at least this many steps apart. default auto, paper auto."
         },
     )
     lwal_eval_refresh_samples: int | None = field(
