@@ -5,7 +5,9 @@ import math
 import pytest
 import torch
 from test_training_stops import ROWS, trainer_of
+from transformers import AutoConfig
 
+from hf_lwal import LabelTable
 from hf_lwal.start import StartSamples, classes_are_close
 
 
@@ -142,3 +144,32 @@ def test_close_classes_are_said_at_train_begin(tmp_path, caplog, monkeypatch):
     ):
         lines = warnings_of(caplog, trainer_of(tmp_path, max_steps=2, **options))
         assert len([line for line in lines if "class means lie only" in line]) == count
+
+
+@pytest.mark.parametrize(("wanted", "refreshed"), [(None, [2, 4]), ("no", []), ("epoch", [])])
+def test_close_classes_are_measured_anew_before_each_evaluation(tmp_path, monkeypatch, wanted, refreshed):
+    """Label vectors of the step before answered at chance, where one step moves all features past all of them."""
+    monkeypatch.setattr("hf_lwal.start.CLOSE_CLASSES", 100.0)
+    options = {"max_steps": 4, "eval_strategy": "steps", "eval_steps": 2, "lwal_eval_refresh": wanted}
+    trainer = trainer_of(tmp_path, **options)
+    trainer.train()
+    assert trainer.model.config.close_classes
+    assert [log["step"] for log in trainer.state.log_history if "eval_refresh_seconds" in log] == refreshed
+    trainer.save_model()
+    assert AutoConfig.from_pretrained(tmp_path).close_classes, "a training that resumes must go on like that"
+
+
+def test_what_classifies_best_is_kept():
+    """The offset of a training whose features have moved since is of another place than evaluation-mode means."""
+    torch.manual_seed(0)
+    table, labels = LabelTable(4, 6, 6), torch.arange(4).repeat(10)
+    values = 3 * torch.eye(4, 6)[labels] + 0.1 * torch.randn(40, 6)
+    table.start(values, labels, None)
+    moved = values + 50 * torch.randn(6)
+    for offset, choose, right in ((10.0, False, False), (10.0, True, True), (0.0, True, True)):
+        table.offset_bias.data = offset * torch.randn(4, 6)
+        table.refresh_for_evaluation(moved, labels, None, choose=choose)
+        assert bool((table(moved).argmax(1) == labels).all()) == right
+    table.offset_bias.data.zero_()
+    table.refresh_for_evaluation(values.roll(1, 1), labels, None, choose=True)
+    assert (table(values.roll(1, 1)).argmax(1) == labels).all()
