@@ -33,7 +33,7 @@ METHODS: dict[str, dict[str, Any]] = {
     LP_FT: {"label_method": "one_hot", "lwal_init_samples": 100},
     "LwAL": {"label_method": "lwal", "lwal_init_samples": 100},
 }
-"""What is trained for a column of the table, as fields of ``LwALTrainingArguments``; both starts read the same rows."""
+"""What is trained for a column of the table, as fields of ``LwALTrainingArguments``; starts read the same rows."""
 
 EVALUATIONS = 5
 """Evaluations during training, besides the one before the first step."""
