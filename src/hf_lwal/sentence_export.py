@@ -145,7 +145,7 @@ def _long_texts(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> l
 def _write(model: PreTrainedModel, folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     """The modules, each built and saved by the library."""
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
+    from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 
     backbone, config, head = model.base_model, model.config, model.classifier
     most = max_length_of(model, tokenizer)
