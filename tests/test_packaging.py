@@ -59,7 +59,7 @@ LAYERS = [
         "modeling_lwal",
         "auto",
     ),
-    *("sharding", "onnx_export", "peft_support", "label_log", "hierarchy", "plots", "model_card"),
+    *("sharding", "onnx_export", "sentence_export", "peft_support", "label_log", "hierarchy", "plots", "model_card"),
     *(
         "training_args",
         "settings",

@@ -17,14 +17,13 @@ from transformers import PreTrainedModel
 from .fold_check import FoldReport, best_temperature, compare, observe, usable_classes
 from .heads import is_plain_linear, scores_of
 from .linear_fold import folded_linear
-from .probes import Batch, on_device, random_batches
+from .probes import Batch, many_random_batches, on_device
 
 if TYPE_CHECKING:
     from .modeling_lwal import LwALPreTrainedModel
 
 logger = logging.getLogger(__name__)
 
-RANDOM_ROWS = 64
 LOGIT_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 """Precision of the model → how far, relative to the largest, two ways to the same embedding may differ."""
 
@@ -145,7 +144,7 @@ def _refuse_to_save(*_: Any, **__: Any) -> NoReturn:
 def _working_random_batches(model: LwALPreTrainedModel, needed: bool) -> list[Batch]:
     """Random batches that the model takes; none, if they are not needed and it takes no random ones."""
     try:
-        batches = [on_device(batch, model) for batch in random_batches(model, RANDOM_ROWS)]
+        batches = [on_device(batch, model) for batch in many_random_batches(model)]
         model(**batches[0])
     except Exception as error:  # what architectures raise for inputs they cannot take has no common class
         if needed:

@@ -7,7 +7,7 @@ import copy
 import io
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,13 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .fold_check import largest_difference
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 FILE_NAME = "model.onnx"
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
-TOLERANCE = 1e-4
-"""Largest difference of a logit between onnxruntime and PyTorch, relative to the largest logit."""
 EXTRA_TOKENS = 3
 
 
@@ -34,16 +34,22 @@ def require_onnx() -> None:
 
 
 @torch.no_grad()
-def export_onnx(model: PreTrainedModel, folder: str | os.PathLike[str], batch: dict[str, Any]) -> float:
+def export_onnx(
+    model: PreTrainedModel,
+    folder: str | os.PathLike[str],
+    batch: dict[str, Any],
+    compared: Iterable[dict[str, Any]] = (),
+) -> float:
     """Write ``model.onnx`` and its weights with any number of rows and tokens, in float32.
 
     The graph comes from transformers' own exporter. Before this returns, onnxruntime has run it on the batch, on its
-    first row alone and, for texts, on the batch with more padding.
+    first row alone, for texts on the batch with more padding, and on the other batches.
 
     Args:
         model: a stock classifier, for example from ``fold``; left as it is.
         folder: made if need be.
         batch: an example of the inputs; a single row is used twice, since a size of 1 would be taken as fixed.
+        compared: more batches to compare, with the same inputs.
 
     Returns:
         Largest difference of a logit between onnxruntime and PyTorch.
@@ -61,14 +67,19 @@ def export_onnx(model: PreTrainedModel, folder: str | os.PathLike[str], batch: d
     with _quiet():
         exported = OnnxExporter().export(model, batch, config=OnnxConfig(dynamic=True))
         exported.save_pretrained(folder)
-    return _compared(model, Path(folder) / FILE_NAME, _variants(batch, model.config))
+    batches = [*_variants(batch, model.config), *({name: _plain(more[name]) for name in batch} for more in compared)]
+    return _compared(model, Path(folder) / FILE_NAME, batches)
 
 
 def _example(value: Any) -> Any:
+    value = _plain(value)
+    return torch.cat([value, value]) if isinstance(value, Tensor) and value.shape[0] == 1 else value
+
+
+def _plain(value: Any) -> Any:
     if not isinstance(value, Tensor):
         return value
-    value = value.cpu().float() if value.is_floating_point() else value.cpu()
-    return torch.cat([value, value]) if value.shape[0] == 1 else value
+    return value.cpu().float() if value.is_floating_point() else value.cpu()
 
 
 def _variants(batch: dict[str, Any], config: Any) -> list[dict[str, Any]]:
@@ -92,8 +103,8 @@ def _compared(model: PreTrainedModel, path: Path, batches: list[dict[str, Any]])
         ours = model(**batch, return_dict=True).logits
         outputs: Any = session.run(["logits"], {name: batch[name].numpy() for name in names})
         theirs = torch.from_numpy(outputs[0])
-        difference = float((ours - theirs).abs().max())
-        if not difference <= TOLERANCE * max(1.0, float(ours.abs().max())):  # NaN is no equality either
+        difference, allowed = largest_difference(ours, theirs)
+        if not difference <= allowed:  # NaN is no equality either
             raise ValueError(
                 f"onnxruntime gives other logits than PyTorch for {type(model).__name__} (difference {difference:.3g} "
                 f"on inputs of shape {tuple(batch[names[0]].shape)}): do not use {path}."

@@ -16,6 +16,9 @@ Batch = dict[str, Any]
 
 TEXT_LENGTH = 16
 MOST_TOKENS = 10_000
+RANDOM_ROWS, LEAST_ROWS = 1_000, 64
+MOST_VALUES = 4_000_000
+"""Numbers in all random rows together: of large pictures and long sounds there are fewer rows than of texts."""
 IMAGE_SIZE = 224
 """Side of an image for architectures that take any size."""
 WAVE_LENGTH = 4_000
@@ -41,6 +44,15 @@ def random_batches(model: LwALPreTrainedModel, rows: int, batch_size: int = 8, s
         make = MAKERS["text"]
         batch_size = 1 if getattr(config.get_text_config(), "pad_token_id", None) is None else batch_size
     return [make(config, min(batch_size, rows - start), generator) for start in range(0, rows, batch_size)]
+
+
+def many_random_batches(model: LwALPreTrainedModel) -> list[Batch]:
+    """1,000 random rows, or fewer where they would take minutes: of large inputs, and of texts one at a time."""
+    first = random_batches(model, 2)[0]
+    values = max(value[0].numel() for value in first.values())
+    alone = len(next(iter(first.values()))) == 1
+    rows = LEAST_ROWS if alone else min(RANDOM_ROWS, max(LEAST_ROWS, MOST_VALUES // values))
+    return random_batches(model, rows, max(8, rows // 32))
 
 
 def _texts(config: Any, rows: int, generator: torch.Generator) -> Batch:
