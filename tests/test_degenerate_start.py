@@ -69,9 +69,13 @@ def test_low_precision(name, dtype):
 
 
 def test_each_step_down_is_said_once(caplog):
-    model_of().start_from(StartSamples(CENTRES, LABELS, 0.0))
+    whitened = model_of()
+    whitened.config.initial_head = "whitened"
+    whitened.start_from(StartSamples(CENTRES, LABELS, 0.0))
     assert caplog.text.count("all alike") == 1
     caplog.clear()
+    model_of().start_from(StartSamples(CENTRES, LABELS, 0.0))
+    assert caplog.text == "", "a fitted head needs no scatter"
     model_of().start_from(StartSamples(CENTRES + NOISE, LABELS, 0.0))
     assert caplog.text == ""
     model_of().start_from(StartSamples(FEATURES["one NaN"], LABELS, 0.0))

@@ -156,7 +156,9 @@ def _write(model: PreTrainedModel, folder: Path, tokenizer: PreTrainedTokenizerB
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as place:
         backbone.save_pretrained(place)
-        tokenizer.save_pretrained(place)
+        saved = copy.deepcopy(tokenizer)
+        saved.init_kwargs["padding_side"] = tokenizer.padding_side  # saved as it was loaded otherwise
+        saved.save_pretrained(place)
         modules: list[Any] = [Transformer(place, **copy.deepcopy(settings))]
     modes = config.pooling.split("+")
     names = {ours: theirs for theirs, ours in ALIASES.items()}
