@@ -23,7 +23,7 @@ SECONDS = 5.0
 """How long to wait for the Hub."""
 PACKAGE = "hf-lwal"
 UNKNOWN = f"What is required could not be read, since {PACKAGE} runs without being installed: pip install -e ."
-FOR_USERS = ("completion", "onnx", "plots", "quickstart", "vision", "wordnet")
+FOR_USERS = ("completion", "onnx", "plots", "quickstart", "sentence-transformers", "vision", "wordnet")
 """Extras that add something for users; `test` and `dev` are for those who work on the library."""
 
 IMPORTED = ("torch", "transformers.modeling_utils", "datasets", "hf_lwal.auto")
