@@ -15,8 +15,10 @@ from hf_lwal.benchmark.datasets import load_data
 from hf_lwal.benchmark.grid import Grid
 from hf_lwal.benchmark.methods import named_method
 from hf_lwal.benchmark.models import MODELS
+from hf_lwal.benchmark.results import read_lines
+from hf_lwal.benchmark.runner import run_grid
 from hf_lwal.errors import CommandError
-from hf_lwal.frozen_regression import RegressionStart, fitted_regression
+from hf_lwal.frozen_regression import INVERSE_STRENGTHS, RegressionStart, fitted_regression
 from hf_lwal.heads import run_without_head
 from hf_lwal.modeling_pooled import LwALPooledForSequenceClassification
 
@@ -105,3 +107,17 @@ def test_a_sentence_encoder_has_the_pooling_of_its_checkpoint(from_config):
     model = MODELS["minilm"].build(None, from_config)
     assert isinstance(model, LwALPooledForSequenceClassification)
     assert (model.config.pooling, model.config.normalize) == ("mean", True)
+
+
+def test_lines_hold_the_chosen_strength_and_a_regression_alone_has_no_seconds_of_training(tmp_path):
+    """The one step that changes nothing made the cheapest control look slower than it is."""
+    methods = ["one_hot", "frozen_regression", "lp_ft"]
+    grid = Grid(**{**FEW.__dict__, "methods": methods, "seeds": [1], "rows_per_label": 4, "test_rows": 20})
+    assert run_grid(grid.cells(), tmp_path / "results.jsonl") == []
+    one_hot, frozen, tuned = read_lines(tmp_path / "results.jsonl")
+    assert "strength" not in one_hot
+    assert frozen["strength"] == tuned["strength"]
+    assert frozen["strength"] in INVERSE_STRENGTHS
+    assert frozen["seconds"]["training"] == 0.0 < min(frozen["seconds"]["start"], tuned["seconds"]["training"])
+    assert len({accuracy for _, accuracy in frozen["curve"]}) == 1
+    assert frozen["curve"][0] == tuned["curve"][0]

@@ -25,7 +25,8 @@ ONE_HOT = (
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_named_method_gives_valid_arguments(method, tmp_path):
-    (cell,) = Grid(**SMALL, methods=[method], seeds=[1]).cells()
+    text = {"datasets": ["clinc150"], "models": ["minilm"]} if "peer" in METHODS[method] else {}
+    (cell,) = Grid(**{**SMALL, **text}, methods=[method], seeds=[1]).cells()
     arguments = training_arguments(cell, 100, 32, str(tmp_path))
     settings = arguments.resolve_lwal()
     assert (
@@ -55,7 +56,11 @@ def test_every_preset_builds_a_grid(preset):
     assert len(cells) > 80
     assert len({cell.key for cell in cells}) == len(cells)
     assert {cell.seed for cell in cells} == {12, 123, 1234}
-    controls = {"frozen_regression", "lp_ft", "setfit_tuned"} if preset == "peers" else {"one_hot_class_means"}
+    controls = {
+        "peers": {"frozen_regression", "lp_ft", "setfit_tuned"},
+        "fair": {"one_hot_class_means", "frozen_regression_all_rows", "lp_ft_all_rows"},
+        "paper": {"one_hot_class_means"},
+    }[preset]
     assert controls <= {cell.method["name"] for cell in cells}
     assert all(DATASETS[cell.dataset].kind == MODELS[cell.model].kind for cell in cells)
 

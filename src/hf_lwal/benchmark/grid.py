@@ -155,6 +155,11 @@ class Grid:
         _check_numbers(self)
         for dataset, model in itertools.product(self.datasets, self.models):
             _check_pair(dataset, model)
+        for method, model in itertools.product(map(named_method, self.methods), self.models):
+            if "peer" in method:
+                from .peers import checked_encoder
+
+                checked_encoder(method, model, self.steps, self.from_config)
 
 
 def _check_numbers(grid: Grid) -> None:

@@ -20,6 +20,8 @@ MEASURES: dict[str, Callable[[Entry], MeanAndSd | None]] = {
     "AUAC": lambda entry: entry.auac,
 }
 """Column → measure; in each the highest mean wins."""
+OVERVIEW = ("step 0", "AUAC", "final")
+"""Of `MEASURES`, those of a cell of the table of all settings."""
 STRUCTURE = {
     "correlation": {"euclidean": "correlation, Euclidean", "cosine": "correlation, cosine"},
     "disparity": {"euclidean": "disparity, Euclidean", "cosine": "disparity, cosine"},
@@ -129,7 +131,7 @@ def markdown(tables: Sequence[Table], pictures: Mapping[Setting, str]) -> str:
         tables: from `summary.tables`.
         pictures: setting → file name of its curves.
     """
-    parts = ["# Results", EXPLANATION]
+    parts = ["# Results", EXPLANATION, *overview_parts(tables)]
     for table in tables:
         parts += [f"## {table.setting}", _rows_sentence(table)]
         parts += ["Each method at its best learning rate:", markdown_table(COLUMNS, tuned_rows(table, _bold))]
@@ -151,6 +153,43 @@ all that look the same. **step 0**: before the first step. **best** and **final*
 seed by seed; a row of a start pass counts as a third of a training row. **steps saved**: percent of the steps that the
 reference itself needed; **time saved**: the same for seconds of training. {NEVER}: never reached; (2/3): reached with
 two of three seeds. **training**: seconds without evaluations, the start pass included."""
+
+
+def overview_parts(tables: Sequence[Table]) -> list[str]:
+    """All settings in one table, a row for each and a column for each method; nothing for a single setting.
+
+    Args:
+        tables: from `summary.tables`.
+    """
+    if len(tables) < 2:
+        return []
+    methods = list(dict.fromkeys(method for table in tables for method in table.methods))
+    names = [str(table.setting).split(", ") for table in tables]
+    shared = set.intersection(*map(set, names))
+    rows = []
+    for table, parts in zip(tables, names, strict=True):
+        entries = {method: table.tuned(method) for method in table.methods}
+        winners = [best_shown(entries.values(), MEASURES[name]) for name in OVERVIEW]
+        label = ", ".join([parts[0], *(part for part in parts[1:] if part not in shared)])
+        rows.append([label, *(_overview_cell(entries.get(method), winners) for method in methods)])
+    common = ", ".join(part for part in names[0][1:] if part in shared)
+    explanation = f"{OVERVIEW_EXPLANATION} All have: {common}." if common else OVERVIEW_EXPLANATION
+    return ["## All settings", explanation, markdown_table(["setting", *methods], rows)]
+
+
+def _overview_cell(entry: Entry | None, winners: Sequence[str | None]) -> str:
+    if entry is None:
+        return ""
+    if not entry.runs:
+        return FAILED if entry.failed else NOT_RUN
+    shown = [_marked(MEASURES[name](entry), winner, _bold) for name, winner in zip(OVERVIEW, winners, strict=True)]
+    part = "" if len(entry.runs) == entry.planned else f" ({len(entry.runs)}/{entry.planned})"
+    return f"{' / '.join(shown)}, {spread(entry.seconds, 0)} s{part}"
+
+
+OVERVIEW_EXPLANATION = """Each method at its best learning rate: accuracy before the first step / mean over the
+evaluations after it / at the end, and seconds of training. A method that is measured at the end alone has that as its
+mean. (2/3): two of three seeds have run."""
 
 
 def _rows_sentence(table: Table) -> str:

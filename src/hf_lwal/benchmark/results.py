@@ -119,9 +119,15 @@ def finished_keys(records: Iterable[Mapping[str, Any]], structure: bool = False)
 
     Args:
         records: lines of a file of results.
-        structure: only lines that hold a measure of the label vectors count.
+        structure: only lines that hold a measure of the label vectors count, and those of methods that have none.
     """
-    return {record["key"] for record in records if "error" not in record and ("structure" in record or not structure)}
+
+    def counts(record: Mapping[str, Any]) -> bool:
+        return "error" not in record and (
+            not structure or "structure" in record or "peer" in record["settings"]["method"]
+        )
+
+    return {record["key"] for record in records if counts(record)}
 
 
 def plan_path(results: Path) -> Path:

@@ -109,7 +109,8 @@ def _outcome(record: dict[str, Any]) -> str:
     if "error" in record:
         return f"failed: {record['error']}"
     random = ", random weights" if record["weights"] == "random" and record["settings"]["from_config"] else ""
-    return f"{100.0 * record['curve'][-1][1]:.1f} % ({record['seconds']['with_evaluation']:.0f} s{random})"
+    strength = f", C {record['strength']:g}" if "strength" in record else ""
+    return f"{100.0 * record['curve'][-1][1]:.1f} % ({record['seconds']['with_evaluation']:.0f} s{strength}{random})"
 
 
 def _bar(total: int, done: int) -> Any:

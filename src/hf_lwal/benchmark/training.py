@@ -6,7 +6,7 @@ import math
 import os
 import platform
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -112,9 +112,9 @@ def run_cell(
     data = load_data(cell.dataset, data_root, cell.train_rows, cell.test_rows, *cell.draw)
     size = batch_rows(cell.batch_size, len(data.names))
     structure = {}
+    facts: Mapping[str, float]
     if "peer" in cell.method:
-        peer = run_peer(cell, data_root, on_accuracy)
-        curve, f1_macro, times = peer.curve, peer.f1_macro, peer.times
+        curve, f1_macro, times, facts = run_peer(cell, data_root, on_accuracy)
     else:
         limits = (cell.train_rows, cell.test_rows, cell.from_config, *cell.draw)
         rows = model_rows(cell.model, cell.dataset, data_root, *limits)
@@ -125,7 +125,7 @@ def run_cell(
             times = running_times(trainer.state.log_history)
             if trainer.curve[-1][0] != trainer.state.global_step:
                 trainer.evaluate()
-        curve, f1_macro = trainer.curve, trainer.f1_macro
+        curve, f1_macro, facts = trainer.curve, trainer.f1_macro, strength_of(trainer.state.log_history)
         if vectors_folder is not None:
             structure = {"structure": structure_of(cell, trainer, rows, data, data_root, vectors_folder)}
     spec = model_spec(cell.model)
@@ -133,7 +133,7 @@ def run_cell(
         "curve": [[step, round(accuracy, 6)] for step, accuracy in curve],
         "f1_macro": round(f1_macro, 6),
         "seconds": {
-            "training": round(times.training or 0.0, 3),
+            "training": 0.0 if cell.method.get("learning_rate") == 0.0 else round(times.training or 0.0, 3),
             "with_evaluation": round(times.whole or 0.0, 3),
             "start": round(times.start or 0.0, 3),
         },
@@ -144,8 +144,15 @@ def run_cell(
         "weights": "pretrained" if spec.pretrained and not cell.from_config else "random",
         "versions": {name: version(name) for name in ("torch", "transformers")} | {"hf_lwal": own_version()},
         "machine": machine(),
+        **facts,
         **structure,
     }
+
+
+def strength_of(log: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The ``strength`` that cross-validation chose for a start as a regression; nothing for other starts."""
+    found = [entry["start_strength"] for entry in log if "start_strength" in entry]
+    return {"strength": found[0]} if found else {}
 
 
 def own_version() -> str:

@@ -24,6 +24,7 @@ OVERRIDES = {
     "optimizer": "optimizer",
     "train_rows": "train_rows",
     "test_rows": "test_rows",
+    "rows_per_label": "rows_per_label",
 }
 """Flag → setting of the grid that it replaces where it is given."""
 
@@ -36,7 +37,11 @@ class CompareOptions:
     makes tables and pictures of it.
     """
 
-    preset: str | None = option(None, "named grid: paper (the paper's settings) or fair (tuned rates, with controls)")
+    preset: str | None = option(
+        None,
+        "named grid: paper (the paper's settings), fair (tuned rates, with controls) or peers (few rows per label, "
+        "with SetFit and other controls)",
+    )
     grid: str | None = option(None, "YAML file with a grid, instead of a preset")
     dataset: list[str] | None = option(None, "data sets; with a preset or a file, only these")
     model: list[str] | None = option(None, "models; with a preset or a file, only these")
@@ -52,6 +57,7 @@ class CompareOptions:
     optimizer: str | None = option(None, "adamw_torch (linear decay) or adam (constant rate, no clipping)")
     train_rows: int | None = option(None, "rows to learn from, of every class its share; default: all")
     test_rows: int | None = option(None, "rows to measure on, of every class its share; default: all")
+    rows_per_label: int | None = option(None, "rows of each label to learn from, drawn anew by every seed")
     from_config: bool = option(False, "random weights instead of pretrained ones; every line says so")
     data_root: str | None = option(None, "folder with one folder per data set: train.parquet and test.parquet")
     output: str = option("results.jsonl", "file of results, one JSON line per training")
