@@ -147,6 +147,18 @@ def test_words_that_begin_with_a_space(folded, tmp_path):
     assert export_sentence_transformer(folded(), tmp_path / "bytes", byte_tokenizer(), [" a b", "a b "]).rows >= 1_000
 
 
+def test_a_chat_template_is_not_put_around_a_text(folded, tokenizer, tmp_path):
+    """Sentence Transformers takes a template to be meant for every text; the classifier never saw one."""
+    chat = copy.deepcopy(tokenizer)
+    chat.chat_template = "{% for message in messages %}key9 {{ message['content'] }}{% endfor %}"
+    model = folded("last", True, "llama")
+    assert export_sentence_transformer(model, tmp_path / "chat", chat, TEXTS).difference < 1e-5
+    served = sentence_transformers.SentenceTransformer(str(tmp_path / "chat"), device="cpu")
+    expected = torch.stack([logits_of(model, tokenizer, text) for text in TEXTS])
+    torch.testing.assert_close(served.encode(TEXTS, convert_to_tensor=True), expected, rtol=0, atol=1e-4)
+    assert served.tokenizer.chat_template == chat.chat_template
+
+
 def test_half_precision_is_written_in_float32(folded, tokenizer, tmp_path):
     """A head in another precision than the encoder is an error at the first text."""
     model = copy.deepcopy(folded("mean", True)).to(torch.bfloat16)

@@ -159,13 +159,14 @@ def _write(model: PreTrainedModel, folder: Path, tokenizer: PreTrainedTokenizerB
         saved = copy.deepcopy(tokenizer)
         saved.init_kwargs["padding_side"] = tokenizer.padding_side  # saved as it was loaded otherwise
         saved.save_pretrained(place)
-        modules: list[Any] = [Transformer(place, **copy.deepcopy(settings))]
+        transformer = Transformer(place, **copy.deepcopy(settings))
+    transformer.modality_config = {"text": transformer.modality_config["text"]}  # not through a chat template
     modes = config.pooling.split("+")
     names = {ours: theirs for theirs, ours in ALIASES.items()}
     pooling = Pooling(config.hidden_size, pooling_mode=tuple(names.get(mode, mode) for mode in modes))
     dense = Dense(head.in_features, head.out_features, activation_function=torch.nn.Identity())
     dense.linear.load_state_dict(head.state_dict())
-    modules += [pooling, *([Normalize()] if config.normalize else []), dense]
+    modules: list[Any] = [transformer, pooling, *([Normalize()] if config.normalize else []), dense]
     SentenceTransformer(modules=modules, device="cpu").save(str(folder), create_model_card=False)
     stored = json.loads((folder / TRANSFORMER_SETTINGS).read_text(encoding="utf-8"))
     (folder / TRANSFORMER_SETTINGS).write_text(json.dumps(stored | settings, indent=2), encoding="utf-8")
