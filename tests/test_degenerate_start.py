@@ -34,15 +34,18 @@ FEATURES = {
 TELLING = [name for name in FEATURES if name not in ("constant", "zero", "two labels alike")]
 
 
-def model_of(dtype=torch.float32):
+def model_of(dtype=torch.float32, head="auto", offset=True):
     set_seed(0)
-    return AutoModelForLwALClassification.from_config(tiny_config("bert", num_labels=4, hidden_size=32)).to(dtype)
+    model = AutoModelForLwALClassification.from_config(tiny_config("bert", num_labels=4, hidden_size=32)).to(dtype)
+    model.config.initial_head, model.config.offset = head, offset
+    return model
 
 
+@pytest.mark.parametrize(("head", "offset"), [("whitened", True), ("probe", True), ("probe", False)])
 @pytest.mark.parametrize("name", FEATURES)
-def test_any_features_give_a_finite_start(name):
+def test_any_features_give_a_finite_start(name, head, offset):
     """Rows all alike within labels ended in 'the scale of the logits is nan', small features in chance."""
-    model, features = model_of(), FEATURES[name]
+    model, features = model_of(head=head, offset=offset), FEATURES[name]
     scale = model.start_from(StartSamples(features, LABELS, 0.0), learning_rate=5e-5)
     assert math.isfinite(scale)
     assert all(value.isfinite().all() for value in model.state_dict().values())
@@ -69,9 +72,7 @@ def test_low_precision(name, dtype):
 
 
 def test_each_step_down_is_said_once(caplog):
-    whitened = model_of()
-    whitened.config.initial_head = "whitened"
-    whitened.start_from(StartSamples(CENTRES, LABELS, 0.0))
+    model_of(head="whitened").start_from(StartSamples(CENTRES, LABELS, 0.0))
     assert caplog.text.count("all alike") == 1
     caplog.clear()
     model_of().start_from(StartSamples(CENTRES, LABELS, 0.0))

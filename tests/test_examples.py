@@ -325,9 +325,13 @@ def test_hyperparameter_search(run, monkeypatch, tmp_path):
     assert trained[-1][1:] == [best.get(column, np.nan) for column in columns[1:]] or best["label_method"] == "one_hot"
 
 
+WHITENED = ("--lwal_initial_head", "whitened")
+"""What is fitted to the features of a tiny random model says little of a label that it has not seen."""
+
+
 def test_few_shot_label(run, capsys):
     """A label that training has not seen is predicted from its examples, by what is loaded again as well."""
-    folder = run("few_shot_label.py", "--new_labels", "weather", "--max_steps", "40")
+    folder = run("few_shot_label.py", "--new_labels", "weather", "--max_steps", "40", *WHITENED)
     lines = capsys.readouterr().out.splitlines()
     (before, after) = (line.split()[-2:] for line in lines if line.startswith(("5 labels", "5 examples each")))
     assert float(before[0]) == 0.0
@@ -336,7 +340,7 @@ def test_few_shot_label(run, capsys):
     assert float(after[1]) > float(before[1]) - 20.0
     assert rows_counted(folder) == 5 * 16 + 40 * 8 + 5  # start pass, steps, examples
     answers = pipeline("text-classification", model=str(folder))(texts_of("weather", "train")[:5])
-    assert [answer["label"] for answer in answers].count("weather") >= 2  # of 5; a random model, by chance 0.8
+    assert [answer["label"] for answer in answers].count("weather") >= 4
 
 
 def auroc(scores, unknown):

@@ -139,7 +139,8 @@ def test_close_classes_are_said_at_train_begin(tmp_path, caplog, monkeypatch):
     for options, count in (
         ({}, 1),
         ({"lwal_follow_drift": 0.0}, 1),
-        ({"lwal_offset": False}, 0),
+        ({"lwal_offset": False}, 1),
+        ({"lwal_preset": "paper"}, 0),
         ({"label_method": "one_hot"}, 0),
     ):
         lines = warnings_of(caplog, trainer_of(tmp_path, max_steps=2, **options))

@@ -187,24 +187,15 @@ def build_model(task: Task, method: str) -> PreTrainedModel:
     from .auto import AutoModelForLwALClassification
     from .configuration_pooled import config_with_pooling
 
-    loader: Any = AutoModelForLwALClassification
-    keywords: dict[str, Any] = {}
-    if method != "LwAL":
-        loader = AutoModelForSequenceClassification if task.kind == "text" else AutoModelForImageClassification
-        config = load_part(AutoConfig, task.model_path)
-        keywords["config"] = config_with_pooling(config, task.kind, task.model_path, "auto")
     id2label = dict(enumerate(task.names))
     label2id = {name: number for number, name in id2label.items()}
-    if "config" in keywords:
-        keywords["config"].id2label, keywords["config"].label2id = id2label, label2id
-    else:
-        keywords |= {"id2label": id2label, "label2id": label2id}
-    model: PreTrainedModel = load_part(
-        loader,
-        task.model_path,
-        ignore_mismatched_sizes=True,  # a fine-tuned classifier's head has the size of its own task
-        **keywords,
-    )
+    config = load_part(AutoConfig, task.model_path, id2label=id2label, label2id=label2id)
+    loader: Any = AutoModelForLwALClassification
+    if method != "LwAL":
+        loader = AutoModelForSequenceClassification if task.kind == "text" else AutoModelForImageClassification
+        config = config_with_pooling(config, task.kind, task.model_path, "auto")
+    # A fine-tuned classifier's head has the size of its own task.
+    model: PreTrainedModel = load_part(loader, task.model_path, config=config, ignore_mismatched_sizes=True)
     return model
 
 

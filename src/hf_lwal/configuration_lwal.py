@@ -27,6 +27,11 @@ NOT_THE_ENCODERS = (
 EXTRA_OUTPUTS = ("embeddings", "features", "hidden_states", "attentions", "past_key_values", "cache")
 
 
+def start_of_head(initial_head: str, task: str) -> str:
+    """A value of `INITIAL_HEADS`, with what "auto" is for a task: fitted for text, where that was measured."""
+    return ("probe" if task == "text" else "whitened") if initial_head == "auto" else initial_head
+
+
 class LwALConfig(AroundConfig, PreTrainedConfig):
     """Configuration of a classifier whose targets are learned label vectors.
 
@@ -120,9 +125,7 @@ class LwALConfig(AroundConfig, PreTrainedConfig):
     @property
     def start_of_head(self) -> str:
         """``initial_head``, with what "auto" is for this task."""
-        if self.initial_head != "auto":
-            return self.initial_head
-        return "probe" if self.task == "text" else "whitened"
+        return start_of_head(self.initial_head, self.task)
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:

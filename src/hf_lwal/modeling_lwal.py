@@ -374,16 +374,14 @@ class LwALPreTrainedModel(LabelEditing, NameStart, OpenSet, PreTrainedModel):
         sizes, whiten = (self.label_table.num_labels, self.label_table.embedding_dim), kind != "class_means"
         fitted = fitted_start(values, labels, *sizes, self.config.offset, names) if kind == "probe" else None
         if fitted is not None:
-            size = suited_size(fitted.weight, learning_rate)
-            size = self._size_for_offset(size, values, labels, fitted.weight, learning_rate)
-            write_linear(layer, size * fitted.weight, size * fitted.bias)
-            return size * fitted.held_out, size * fitted.offset
-        weight, bias = class_mean_projection(values, labels, *sizes, whiten=whiten)
-        held_out = held_out_distances(values, labels, *sizes, whiten=whiten, names=names)
+            weight, bias, held_out = fitted.weight, fitted.bias, fitted.held_out
+        else:
+            weight, bias = class_mean_projection(values, labels, *sizes, whiten=whiten)
+            held_out = held_out_distances(values, labels, *sizes, whiten=whiten, names=names)
         size = visible_size(suited_size(weight, learning_rate), held_out)
         size = self._size_for_offset(size, values, labels, weight, learning_rate)
         write_linear(layer, size * weight, size * bias)
-        return held_out.mul_(size), None
+        return held_out.mul_(size), None if fitted is None else size * fitted.offset
 
     def _size_for_offset(
         self, size: float, values: Tensor, labels: Tensor, weight: Tensor, learning_rate: float | None

@@ -463,8 +463,9 @@ class LwALTrainer(BestModelTrainer):
         self.check_ranks()
         seconds = counted.seconds + time.perf_counter() - began
         warn_of_alike_rows(samples)
-        if isinstance(model, LwALPreTrainedModel) and model.config.offset and model.config.preset == "default":
-            model.config.close_classes = classes_are_close(samples, model.config.num_labels)
+        if isinstance(model, LwALPreTrainedModel):
+            follows = model.config.preset == "default"  # the paper's label vectors are those of the last batch
+            model.config.close_classes = follows and classes_are_close(samples, model.config.num_labels)
         warn_of_missing_classes(counted.labels, self._label_names())
         self._warn_of_scale(numbers)
         if counted.names:

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ..configuration_lwal import start_of_head
 from ..functional import calibrated_scale, class_sums, pairwise_distances, without_names
 from ..head_start import class_mean_projection, held_out_distances, write_linear
 from ..heads import run_without_head
 from ..linear_fold import folded_linear
+from ..loading import default_embedding_dim
 from ..probe_start import fitted_start
 from ..start import StartSamples, finite_samples
 from .base import LossContext, ObjectiveLoss
@@ -47,7 +49,7 @@ class OneHot(StockObjective):
         if self.init != "class_means" or self._kind(model) != "probe":
             return None
         width, num_labels = stock_head(model).in_features, model.config.num_labels
-        return width, num_labels, _embedding_dim(width, num_labels)
+        return width, num_labels, default_embedding_dim(num_labels, width)
 
     def start_values(self, model: PreTrainedModel) -> Callable[[dict[str, Any]], Tensor]:
         """Input of the head."""
@@ -77,9 +79,7 @@ class OneHot(StockObjective):
         return {"start_scale": scale}
 
     def _kind(self, model: PreTrainedModel) -> str | None:
-        if self.initial_head != "auto":
-            return self.initial_head
-        return "probe" if stock_task(model) == "text" else "whitened"
+        return None if self.initial_head is None else start_of_head(self.initial_head, stock_task(model))
 
     def loss(self, outputs: Any, labels: Tensor, context: LossContext) -> ObjectiveLoss:
         """Mean cross-entropy over the rows of the whole step."""
@@ -137,7 +137,8 @@ def fitted_head(
     It predicts what a model with a label table of the default size predicts after its fitted start; arguments and
     results as of `nearest_mean_head`, which it is where nothing is fitted.
     """
-    fitted = fitted_start(features, labels, num_labels, _embedding_dim(features.shape[1], num_labels), names=names)
+    sizes = num_labels, default_embedding_dim(num_labels, features.shape[1])
+    fitted = fitted_start(features, labels, *sizes, names=names)
     if fitted is None:
         return nearest_mean_head(features, labels, num_labels, whiten, names=names)
     means, counts = class_means(features, labels, num_labels)
@@ -148,10 +149,6 @@ def fitted_head(
     seen = counts > 0
     weight, bias = folded_linear(fitted.weight, fitted.bias, vectors, seen, temperature=1.0 / scale)
     return weight.float(), torch.where(seen, bias, bias[seen].min()).float(), scale
-
-
-def _embedding_dim(width: int, num_labels: int) -> int:
-    return min(width, max(128, num_labels))
 
 
 def class_means(features: Tensor, labels: Tensor, num_labels: int) -> tuple[Tensor, Tensor]:
