@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from batched_models import BatchedMiniLM, BatchedMLP
 from torch import Tensor
 
-from hf_lwal.benchmark.datasets import load_data
+from hf_lwal.bench.datasets import load_data
 from hf_lwal.functional import calibrated_scale, class_sums, pairwise_distances
 
 DEFAULTS: dict[str, Any] = {
@@ -312,7 +312,7 @@ def _tensors(
 def _token_ids(texts: list[str]) -> np.ndarray[Any, Any]:
     from transformers import AutoTokenizer
 
-    from hf_lwal.comparison import embedded_model_path
+    from hf_lwal.bench.comparison import embedded_model_path
 
     tokenizer = AutoTokenizer.from_pretrained(embedded_model_path())
     return tokenizer(texts, truncation=True, max_length=64, padding="max_length", return_tensors="np")["input_ids"]

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hf_lwal.comparison import embedded_model_path
+from hf_lwal.bench.comparison import embedded_model_path
 
 
 class BatchedMiniLM:

@@ -14,8 +14,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from hf_lwal.benchmark.grid import Grid, unique_cells
-from hf_lwal.benchmark.runner import run_grid
+from hf_lwal.bench.grid import Grid, unique_cells
+from hf_lwal.bench.runner import run_grid
 
 MAIN = ["one_hot", "one_hot_class_means", "default"]
 WHITENED_CONTROL = {

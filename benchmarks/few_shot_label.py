@@ -22,7 +22,7 @@ from held_out_classes import Data, Split, add_training_arguments, load_data, out
 from torch import Tensor
 from transformers import AutoModel
 
-from hf_lwal.comparison import embedded_model_path
+from hf_lwal.bench.comparison import embedded_model_path
 
 MEAN_ROWS = 40
 """Rows per known class for the nearest class mean."""

@@ -20,9 +20,9 @@ from torch import Tensor
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, PrinterCallback, set_seed
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
-from hf_lwal.comparison import embedded_model_path
+from hf_lwal.bench.comparison import embedded_model_path
 from hf_lwal.data import load_embedded
-from hf_lwal.labels import rows_per_class
+from hf_lwal.data.labels import rows_per_class
 
 METHODS: dict[str, dict[str, Any]] = {
     "one-hot": {"label_method": "one_hot"},

@@ -43,7 +43,7 @@ from tiny_models import tiny_config
 from toy import separable_text
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
-from hf_lwal.checkpoints import last_complete_checkpoint
+from hf_lwal.training.checkpoints import last_complete_checkpoint
 
 LABELS = 5
 ROWS, BATCH, ACCUMULATION = 44, 4, 3  # 11 batches, 4 steps per epoch, the last of 2 batches
@@ -160,7 +160,7 @@ def kill(folder: Path, steps: int, delay: float) -> bool:
         Whether it was killed; False when it was through before.
     """
     progress, context = folder / PROGRESS, multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["hf_lwal.trainer"])  # or each start would import for seconds
+    context.set_forkserver_preload(["hf_lwal.training.trainer"])  # or each start would import for seconds
     before = progress.stat().st_size if progress.exists() else 0
     process = context.Process(target=train_to_be_killed, args=(folder, steps))
     process.start()

@@ -21,12 +21,12 @@ import torch
 from start_probe import cached, features_of
 from torch import Tensor
 
-from hf_lwal.benchmark.datasets import dataset_spec, load_data
+from hf_lwal.bench.datasets import dataset_spec, load_data
 from hf_lwal.data.sources import stratified_indices
 from hf_lwal.functional import class_sums, pairwise_distances
-from hf_lwal.name_start import agreement, name_texts, with_names
+from hf_lwal.modeling.name_start import agreement, name_texts, with_names
+from hf_lwal.modeling.start import StartSamples
 from hf_lwal.objectives.one_hot import fitted_head
-from hf_lwal.start import StartSamples
 
 VARIANTS = ("without", "with", "shuffled")
 

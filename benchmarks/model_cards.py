@@ -132,7 +132,7 @@ def data_of(options: argparse.Namespace, recipe: Recipe) -> str:
 
 def write_again(options: argparse.Namespace, recipe: Recipe, folder: Path) -> None:
     """Write the card of a model that was trained before, with the facts that lie beside it, and rows of its data."""
-    from hf_lwal.cli import main as command
+    from hf_lwal.cli.main import main as command
     from hf_lwal.data.sources import encode_labels, evaluation_split, load_splits, stratified_indices
 
     splits = encode_labels(load_splits(data_of(options, recipe)), "label")
@@ -148,8 +148,8 @@ def write_again(options: argparse.Namespace, recipe: Recipe, folder: Path) -> No
 
 def train(options: argparse.Namespace, recipe: Recipe, folder: Path) -> None:
     """Train all ways, and save the LwAL model with its card."""
-    from hf_lwal.comparison import METHODS, build_trainer, load_task, render_table
-    from hf_lwal.comparison import train as train_one
+    from hf_lwal.bench.comparison import METHODS, build_trainer, load_task, render_table
+    from hf_lwal.bench.comparison import train as train_one
 
     steps = options.steps or recipe.steps
     model = str(build_convnext(options.model_dir / "convnext")) if recipe.base_model is None else None

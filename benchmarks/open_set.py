@@ -33,7 +33,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from hf_lwal.functional import cosine_distances, pairwise_distances
-from hf_lwal.open_set import class_radii, rejection_scores
+from hf_lwal.modeling.open_set import class_radii, rejection_scores
 
 Score = Callable[[Tensor, Tensor], Tensor]
 RADII_ROWS = 40

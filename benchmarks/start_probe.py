@@ -25,15 +25,15 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
-from hf_lwal.benchmark.datasets import dataset_spec, load_data
-from hf_lwal.comparison import embedded_model_path, quiet
-from hf_lwal.configuration_pooled import config_with_pooling
+from hf_lwal.bench.comparison import embedded_model_path, quiet
+from hf_lwal.bench.datasets import dataset_spec, load_data
+from hf_lwal.bench.frozen_regression import fitted_regression
 from hf_lwal.data.sources import stratified_indices
-from hf_lwal.frozen_regression import fitted_regression
 from hf_lwal.functional import class_sums, pairwise_distances
-from hf_lwal.head_start import class_mean_projection
-from hf_lwal.heads import run_without_head
-from hf_lwal.probe_start import fitted_start
+from hf_lwal.modeling.configuration_pooled import config_with_pooling
+from hf_lwal.modeling.head_start import class_mean_projection
+from hf_lwal.modeling.heads import run_without_head
+from hf_lwal.modeling.probe_start import fitted_start
 
 POOLINGS = {"first token": "model", "mean": "auto"}
 

@@ -26,7 +26,7 @@ from torch import Tensor
 from transformers import set_seed
 
 from hf_lwal import AutoModelForLwALClassification
-from hf_lwal.heads import stock_from_config
+from hf_lwal.modeling.heads import stock_from_config
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from tiny_models import tiny_config

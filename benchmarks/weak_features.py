@@ -32,8 +32,8 @@ from transformers import (
 )
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
-from hf_lwal.benchmark.datasets import load_data
-from hf_lwal.comparison import embedded_model_path, quiet
+from hf_lwal.bench.comparison import embedded_model_path, quiet
+from hf_lwal.bench.datasets import load_data
 
 BACKBONES: dict[str, dict[str, int]] = {
     "whole": {},

@@ -34,8 +34,8 @@ from transformers import (
 )
 
 from hf_lwal import AutoModelForLwALClassification
+from hf_lwal.data.labels import rows_per_class
 from hf_lwal.data.sources import encode_labels, evaluation_split, find_columns, load_splits
-from hf_lwal.labels import rows_per_class
 
 
 @dataclass

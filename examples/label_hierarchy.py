@@ -21,13 +21,13 @@ import numpy as np
 from transformers import AutoTokenizer, HfArgumentParser, set_seed
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
+from hf_lwal.data.labels import rows_per_class
 from hf_lwal.data.sources import encode_labels, label_groups, load_splits
 from hf_lwal.hierarchy import cluster_names, group_distances, label_distances, reference_clusters
-from hf_lwal.label_vectors import label_vectors
-from hf_lwal.labels import rows_per_class
+from hf_lwal.hierarchy.label_vectors import label_vectors
+from hf_lwal.hierarchy.wordnet import senses_of, wordnet_distances
 from hf_lwal.metrics import largest_correlation, structure_correlation
 from hf_lwal.plots import plot_dendrogram, plot_label_distances, plot_label_map
-from hf_lwal.wordnet import senses_of, wordnet_distances
 
 DEFAULTS = {
     **{"max_steps": 150, "learning_rate": 1e-4, "save_strategy": "no"},

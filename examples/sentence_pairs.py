@@ -25,7 +25,7 @@ from datasets import Dataset
 from transformers import AutoTokenizer, HfArgumentParser, pipeline, set_seed
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
-from hf_lwal.commands.train_data import choose_columns
+from hf_lwal.cli.train_data import choose_columns
 from hf_lwal.data.sources import encode_labels, evaluation_split, load_splits
 
 DEFAULTS = {

@@ -27,8 +27,8 @@ from tqdm.auto import tqdm
 from transformers import AutoTokenizer, DataCollatorWithPadding, HfArgumentParser, get_scheduler
 
 from hf_lwal import AutoModelForLwALClassification
+from hf_lwal.data.labels import rows_per_class
 from hf_lwal.data.sources import encode_labels
-from hf_lwal.labels import rows_per_class
 
 
 @dataclass

@@ -30,7 +30,7 @@ from transformers import (
 )
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
-from hf_lwal.heads import STOCK_CLASSES, scores_of, with_architectures
+from hf_lwal.modeling.heads import STOCK_CLASSES, scores_of, with_architectures
 
 ROWS = 12
 TEXT_LENGTH = 16

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 from trajectory import WORLD_SIZE, arguments, build, checksum, logits_of, rows_for, train
 from transformers import Trainer, default_data_collator
 
-from hf_lwal.distributed import all_reduce_sum
+from hf_lwal.modeling.distributed import all_reduce_sum
 
 TEST = rows_for("bert", 40, seed=1)
 # Without it DistributedDataParallel would overwrite the tables of the other ranks by rank 0's at every step, and hide

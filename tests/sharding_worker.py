@@ -12,8 +12,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from trajectory import build, rows_for
 
-from hf_lwal.sharding import fsdp_units, shard
-from hf_lwal.start import collect
+from hf_lwal.modeling.start import collect
+from hf_lwal.training.sharding import fsdp_units, shard
 
 STEPS, ROWS, LABELS = 6, 8, 5
 

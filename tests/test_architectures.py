@@ -15,7 +15,7 @@ from torch import nn
 from transformers import AutoModelForImageClassification, PvtConfig
 
 from hf_lwal import AutoModelForLwALClassification, LwALConfig
-from hf_lwal.heads import STOCK_CLASSES, Head, find_head, is_plain_linear, replace_head, with_architectures
+from hf_lwal.modeling.heads import STOCK_CLASSES, Head, find_head, is_plain_linear, replace_head, with_architectures
 
 REPRESENTATIVE = {
     # encoders, encoder-decoders, decoders, experts, state spaces, long and hashed attention, layouts and languages

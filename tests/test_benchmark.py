@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from hf_lwal import cli
-from hf_lwal.benchmark.datasets import load_data
-from hf_lwal.benchmark.grid import Grid
-from hf_lwal.benchmark.models import build_model, model_rows
-from hf_lwal.benchmark.results import plan_path, read_lines
-from hf_lwal.benchmark.runner import run_grid
-from hf_lwal.benchmark.training import build_trainer, head_of, run_cell
+from hf_lwal.bench.datasets import load_data
+from hf_lwal.bench.grid import Grid
+from hf_lwal.bench.models import build_model, model_rows
+from hf_lwal.bench.results import plan_path, read_lines
+from hf_lwal.bench.runner import run_grid
+from hf_lwal.bench.training import build_trainer, head_of, run_cell
+from hf_lwal.cli.main import main as cli
 
 TINY = {
     "datasets": ["fashion_mnist"],
@@ -157,7 +157,7 @@ def test_a_second_start_after_a_plain_end_runs_nothing(tmp_path, monkeypatch):
     output = tmp_path / "results.jsonl"
     run_grid([cell_of()], output)
     content = output.read_bytes()
-    monkeypatch.setattr("hf_lwal.benchmark.training.run_cell", lambda *_: pytest.fail("ran again"))
+    monkeypatch.setattr("hf_lwal.bench.training.run_cell", lambda *_: pytest.fail("ran again"))
     assert run_grid([cell_of()], output) == []
     assert output.read_bytes() == content
 
@@ -169,7 +169,7 @@ def test_a_killed_run_resumes_without_redoing_finished_cells(tmp_path):
     grid = {**TINY, "steps": 100, "evaluations": 1}
     words = ["compare", "--dataset", "fashion_mnist", "--model", "mlp", "--method", "one_hot", "--seed", "1", "2", "3"]
     flags = ["--learning-rate", "1e-3", "--steps", "100", "--evaluations", "1", "--train-rows", "120"]
-    command = [sys.executable, "-m", "hf_lwal.cli", *words, *flags, "--test-rows", "40", "--output", str(output)]
+    command = [sys.executable, "-m", "hf_lwal.cli.main", *words, *flags, "--test-rows", "40", "--output", str(output)]
     source = str(Path(cli.__file__).parents[1])
     process = subprocess.Popen(
         command,

@@ -11,16 +11,16 @@ from trajectory import arguments
 from transformers import AutoModelForSequenceClassification
 
 from hf_lwal import LwALTrainer
-from hf_lwal.benchmark.datasets import load_data
-from hf_lwal.benchmark.grid import Grid
-from hf_lwal.benchmark.methods import named_method
-from hf_lwal.benchmark.models import MODELS
-from hf_lwal.benchmark.results import read_lines
-from hf_lwal.benchmark.runner import run_grid
+from hf_lwal.bench.datasets import load_data
+from hf_lwal.bench.frozen_regression import INVERSE_STRENGTHS, RegressionStart, fitted_regression
+from hf_lwal.bench.grid import Grid
+from hf_lwal.bench.methods import named_method
+from hf_lwal.bench.models import MODELS
+from hf_lwal.bench.results import read_lines
+from hf_lwal.bench.runner import run_grid
 from hf_lwal.errors import CommandError
-from hf_lwal.frozen_regression import INVERSE_STRENGTHS, RegressionStart, fitted_regression
-from hf_lwal.heads import run_without_head
-from hf_lwal.modeling_pooled import LwALPooledForSequenceClassification
+from hf_lwal.modeling.heads import run_without_head
+from hf_lwal.modeling.modeling_pooled import LwALPooledForSequenceClassification
 
 FEW = Grid(datasets=["fashion_mnist"], models=["mlp"], methods=["one_hot"], seeds=[1, 2], steps=2, evaluations=1)
 

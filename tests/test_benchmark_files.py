@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from hf_lwal import cli
-from hf_lwal.benchmark.grid import Cell, Grid
-from hf_lwal.benchmark.results import drop_torn_line, plan_path, read_lines, read_plan, write_plan
-from hf_lwal.benchmark.summary import tables
-from hf_lwal.benchmark.tuning import at_best_rate, first_seed
+from hf_lwal.bench.grid import Cell, Grid
+from hf_lwal.bench.results import drop_torn_line, plan_path, read_lines, read_plan, write_plan
+from hf_lwal.bench.summary import tables
+from hf_lwal.bench.tuning import at_best_rate, first_seed
+from hf_lwal.cli.main import main as cli
 from hf_lwal.errors import CommandError
-from hf_lwal.running_time import running_times
+from hf_lwal.metrics.running_time import running_times
 
 
 def cell(method="one_hot", rate=0.1, seed=1, dataset="toy"):

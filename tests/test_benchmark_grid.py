@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from hf_lwal.benchmark.datasets import DATASETS
-from hf_lwal.benchmark.grid import PRESETS, Grid, batch_rows, load_grids, select, unique_cells
-from hf_lwal.benchmark.methods import METHODS, named_method
-from hf_lwal.benchmark.models import MODELS
-from hf_lwal.benchmark.results import MEASURED, plan_path, read_lines, read_plan
-from hf_lwal.benchmark.runner import pending_cells
-from hf_lwal.benchmark.training import training_arguments
+from hf_lwal.bench.datasets import DATASETS
+from hf_lwal.bench.grid import PRESETS, Grid, batch_rows, load_grids, select, unique_cells
+from hf_lwal.bench.methods import METHODS, named_method
+from hf_lwal.bench.models import MODELS
+from hf_lwal.bench.results import MEASURED, plan_path, read_lines, read_plan
+from hf_lwal.bench.runner import pending_cells
+from hf_lwal.bench.training import training_arguments
 from hf_lwal.errors import CommandError
 
 SMALL = {"datasets": ["fashion_mnist"], "models": ["mlp"], "steps": 4, "evaluations": 2}

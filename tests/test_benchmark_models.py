@@ -8,12 +8,12 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value
 from tiny_models import tiny_config
 from transformers import AutoModel
 
-from hf_lwal.benchmark import datasets as benchmark_datasets
-from hf_lwal.benchmark.datasets import Data, load_data, source_of
-from hf_lwal.benchmark.models import MODELS, load_lite0, minilm_path, pooled_features
-from hf_lwal.benchmark.rows import IMAGENET_MEAN, IMAGENET_STD, Pixels, feature_rows, pixel_rows, token_rows
+from hf_lwal.bench import datasets as benchmark_datasets
+from hf_lwal.bench.datasets import Data, load_data, source_of
+from hf_lwal.bench.models import MODELS, load_lite0, minilm_path, pooled_features
+from hf_lwal.bench.rows import IMAGENET_MEAN, IMAGENET_STD, Pixels, feature_rows, pixel_rows, token_rows
 from hf_lwal.errors import CommandError
-from hf_lwal.heads import find_head
+from hf_lwal.modeling.heads import find_head
 
 TEXTS = [*("key1 key2 key3 key4 key5", "key9", "key1 key2 key3", "key4"), "key5 key6 key7 key8 key9 key10"]
 

@@ -3,8 +3,8 @@
 import pytest
 from test_benchmark_report import line, settings_of
 
-from hf_lwal.benchmark.report import OVERVIEW_EXPLANATION, markdown, overview_parts
-from hf_lwal.benchmark.summary import tables
+from hf_lwal.bench.report import OVERVIEW_EXPLANATION, markdown, overview_parts
+from hf_lwal.bench.summary import tables
 
 
 def few(method, seed, accuracies, dataset="banking77", rows_per_label=4, **changes):

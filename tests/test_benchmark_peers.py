@@ -9,13 +9,13 @@ from sklearn.linear_model import LogisticRegression
 from test_pooling import sentence_encoder
 from tiny_models import tiny_config
 
-from hf_lwal.benchmark import peers
-from hf_lwal.benchmark.grid import Grid
-from hf_lwal.benchmark.methods import named_method
-from hf_lwal.benchmark.models import MODELS
-from hf_lwal.benchmark.results import finished_keys, read_lines
-from hf_lwal.benchmark.runner import run_grid
-from hf_lwal.benchmark.summary import tables
+from hf_lwal.bench import peers
+from hf_lwal.bench.grid import Grid
+from hf_lwal.bench.methods import named_method
+from hf_lwal.bench.models import MODELS
+from hf_lwal.bench.results import finished_keys, read_lines
+from hf_lwal.bench.runner import run_grid
+from hf_lwal.bench.summary import tables
 from hf_lwal.errors import CommandError
 
 LABELS = ["ABBR", "DESC", "ENTY", "HUM"]

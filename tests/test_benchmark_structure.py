@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from tiny_wordnet import write_wordnet
 
-from hf_lwal import cli
-from hf_lwal.benchmark.grid import Grid
-from hf_lwal.benchmark.report import structure_parts
-from hf_lwal.benchmark.results import read_lines
-from hf_lwal.benchmark.runner import run_grid, vectors_folder
-from hf_lwal.benchmark.structure import measure_structure, wordnet_place
-from hf_lwal.benchmark.summary import tables
+from hf_lwal.bench.grid import Grid
+from hf_lwal.bench.report import structure_parts
+from hf_lwal.bench.results import read_lines
+from hf_lwal.bench.runner import run_grid, vectors_folder
+from hf_lwal.bench.structure import measure_structure, wordnet_place
+from hf_lwal.bench.summary import tables
+from hf_lwal.cli.main import main as cli
 from hf_lwal.hierarchy import group_distances, label_distances
 from hf_lwal.metrics import structure_correlation
 

@@ -19,7 +19,7 @@ from toy import IMAGE_SIZE, separable_audio, separable_text, word_tokenizer
 from transformers import ViTImageProcessor, Wav2Vec2FeatureExtractor
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
-from hf_lwal.cli import main
+from hf_lwal.cli.main import main
 from hf_lwal.data import load_embedded
 from hf_lwal.model_card import CardFacts, Sample, SplitFacts, render, write_card
 from hf_lwal.model_card.media import LONGEST_SECONDS, Sound, png, read_wav, sound_of, wav

@@ -11,7 +11,7 @@ from toy import separable_text
 from transformers import AutoModelForSequenceClassification
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
-from hf_lwal.checkpoints import check_labels_of_checkpoint, labels_of_checkpoint
+from hf_lwal.training.checkpoints import check_labels_of_checkpoint, labels_of_checkpoint
 
 NAMES = ["neg", "neu", "pos"]
 

@@ -11,9 +11,10 @@ from typing import Literal
 import pytest
 from test_modeling import build
 
-from hf_lwal import LwALTrainingArguments, cli
+from hf_lwal import LwALTrainingArguments
+from hf_lwal.cli import main as cli
+from hf_lwal.cli.flags import Parser, add_options, argument, option
 from hf_lwal.errors import CommandError
-from hf_lwal.flags import Parser, add_options, argument, option
 
 HEAVY = ("torch", "transformers", "datasets", "scipy", "pyarrow")
 SCRIPT = """
@@ -132,7 +133,7 @@ def test_help_imports_nothing_heavy(words):
     done, imported = as_a_user(*words, "--help")
     assert done.returncode == 0
     assert done.stdout.startswith(f"usage: hf-lwal {' '.join(words)}".strip())
-    assert "hf_lwal.cli" in imported, "the list must be the real one"
+    assert "hf_lwal.cli.main" in imported, "the list must be the real one"
     assert [name for name in HEAVY if name in imported] == []
 
 
@@ -144,7 +145,7 @@ def test_a_command_knows_the_models_that_its_help_did_without(tiny_config, token
     done, imported = as_a_user("predict", str(tmp_path), "word1 key2 key2")
     assert done.returncode == 0, done.stderr
     assert done.stdout.split(" 0.")[0] in model.config.label2id
-    assert "hf_lwal.auto" in imported
+    assert "hf_lwal.modeling.auto" in imported
 
 
 @pytest.mark.parametrize("name", [None, *cli.COMMANDS])
@@ -318,7 +319,7 @@ def test_doctor_makes_no_network_call_when_offline(monkeypatch, capsys):
 
 def test_doctor_finds_what_is_missing(monkeypatch, capsys):
     stated = ["numpy>=1.0", "torch>=99", "nothing-here>=2", 'shtab>=1; extra == "completion"', 'gone; extra == "onnx"']
-    monkeypatch.setattr("hf_lwal.commands.doctor.requires", lambda name: stated)
+    monkeypatch.setattr("hf_lwal.cli.doctor.requires", lambda name: stated)
     assert cli.main(["doctor", "--offline"]) == 1
     output = capsys.readouterr().out
     assert 'Put it right with: pip install "torch>=99"' in output
@@ -336,7 +337,7 @@ def test_doctor_says_what_cannot_be_imported(monkeypatch, capsys):
     assert cli.main(["doctor", "--offline"]) == 1
     output = capsys.readouterr().out
     assert "torch: broken (ModuleNotFoundError)" in output
-    assert "hf_lwal.auto: works" in output
+    assert "hf_lwal.modeling.auto: works" in output
     assert "unknown, since torch cannot be imported" in output
     assert "torch cannot be imported: ModuleNotFoundError: import of torch halted" in output.splitlines()[-2]
 
@@ -344,7 +345,7 @@ def test_doctor_says_what_cannot_be_imported(monkeypatch, capsys):
 @pytest.mark.slow
 def test_a_closed_pipe_is_no_error():
     """``hf-lwal completion bash | head -1`` must not end in a traceback."""
-    command = f"{sys.executable} -m hf_lwal.cli completion bash | head -1"
+    command = f"{sys.executable} -m hf_lwal.cli.main completion bash | head -1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert "Traceback" not in done.stderr
     assert done.stdout.count("\n") == 1

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from hf_lwal import cli
+from hf_lwal.cli.main import main as cli
 from hf_lwal.errors import CommandError, one_line, reason
-from hf_lwal.presets import preset
+from hf_lwal.settings.presets import preset
 
-LIGHT = "import hf_lwal_command; hf_lwal_command.loading = True; from hf_lwal.terminal import prepare_terminal; "
+LIGHT = "from hf_lwal.cli.terminal import prepare_terminal; "
 """Python without the imports of transformers, as the console script begins."""
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from test_training_stops import trainer_of
 
-from hf_lwal.checkpoints import last_complete_checkpoint, what_is_missing
+from hf_lwal.training.checkpoints import last_complete_checkpoint, what_is_missing
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ from transformers import set_seed
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
 from hf_lwal.functional import calibrated_scale
+from hf_lwal.modeling.start import StartSamples
 from hf_lwal.objectives import OneHot
-from hf_lwal.start import StartSamples
 
 LABELS = torch.arange(64) % 4
 NOISE = torch.randn(64, 32, generator=torch.Generator().manual_seed(0))

@@ -14,10 +14,10 @@ from markdown_it import MarkdownIt
 
 import hf_lwal
 from hf_lwal import LwALConfig, LwALTrainingArguments
-from hf_lwal.benchmark.grid import load_grids
-from hf_lwal.cli import build_parser
+from hf_lwal.bench.grid import load_grids
+from hf_lwal.cli.main import build_parser
 from hf_lwal.objectives import build_objective
-from hf_lwal.presets import DEFAULT, PAPER, PRESETS
+from hf_lwal.settings.presets import DEFAULT, PAPER, PRESETS
 
 PROJECT = Path(__file__).parents[1]
 DOCS = PROJECT / "docs"

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from toy import separable_text, word_tokenizer
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
-from hf_lwal.export import fold_with_report
+from hf_lwal.modeling.export import fold_with_report
 
 DOCS = Path(__file__).parents[1] / "docs"
 LABELS = 4
@@ -67,7 +67,7 @@ def here(place, monkeypatch):
 
 def test_the_page_on_serving_runs_and_every_way_answers_alike(here, monkeypatch):
     """A snippet that has rotted, or a way of serving that gives other labels than predict, would show nowhere else."""
-    onnx_export = pytest.importorskip("hf_lwal.onnx_export")
+    onnx_export = pytest.importorskip("hf_lwal.modeling.onnx_export")
     pytest.importorskip("onnxruntime")
     monkeypatch.setitem(sys.modules, "fastapi", SimpleNamespace(FastAPI=Application))
     Dataset.from_dict({"key": [f"k{i}" for i in range(12)], "body": SENTENCES}).to_parquet("rows.parquet")

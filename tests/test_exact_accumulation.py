@@ -8,7 +8,7 @@ from test_trainer import LABELS, TRAIN, arguments, lwal
 from toy import separable_images
 
 from hf_lwal import LwALTrainer
-from hf_lwal.exact_accumulation import WholeStep
+from hf_lwal.training.exact_accumulation import WholeStep
 
 PAPER = {"lwal_preset": "paper:lwal10+rpl", "optim": "sgd", "learning_rate": 0.01, "max_grad_norm": 0.0}
 

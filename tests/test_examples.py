@@ -21,7 +21,7 @@ from toy import separable_text
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline, set_seed
 
 from hf_lwal import AutoModelForLwALClassification, LwALForSequenceClassification, LwALTrainer
-from hf_lwal.cli import main as hf_lwal
+from hf_lwal.cli.main import main as hf_lwal
 from hf_lwal.data import load_embedded
 from hf_lwal.errors import CommandError
 from hf_lwal.metrics import structure_correlation

@@ -20,11 +20,11 @@ from toy import IMAGE_SIZE
 from transformers import AutoModelForImageClassification, AutoModelForSequenceClassification
 from transformers.dynamic_module_utils import get_relative_import_files
 
-from hf_lwal import export, modeling_lwal
-from hf_lwal.export import fold_with_report
-from hf_lwal.heads import STOCK_CLASSES
-from hf_lwal.linear_fold import fitted_temperature, folded_linear
-from hf_lwal.probes import on_device, random_batches
+from hf_lwal.modeling import export, modeling_lwal
+from hf_lwal.modeling.export import fold_with_report
+from hf_lwal.modeling.heads import STOCK_CLASSES
+from hf_lwal.modeling.linear_fold import fitted_temperature, folded_linear
+from hf_lwal.modeling.probes import on_device, random_batches
 
 
 @pytest.fixture(scope="module")
@@ -362,7 +362,7 @@ def test_onnx_answers_as_the_model_does(models, name, tmp_path):
     """A graph with fixed sizes works on the example and fails on the first request."""
     import onnxruntime
 
-    from hf_lwal.onnx_export import export_onnx
+    from hf_lwal.modeling.onnx_export import export_onnx
 
     model = models(name)
     difference = export_onnx(model.fold(), tmp_path, inputs_for(model, 1))

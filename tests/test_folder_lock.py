@@ -9,13 +9,13 @@ import pytest
 from test_training_stops import trainer_of
 from transformers import TrainerCallback
 
-from hf_lwal.commands.train import TrainOptions, run
+from hf_lwal.cli.train import TrainOptions, run
 from hf_lwal.errors import CommandError
-from hf_lwal.folder_lock import LOCK_FILE, FolderLock
+from hf_lwal.training.folder_lock import LOCK_FILE, FolderLock
 
 HOLD = """
 import sys, time
-from hf_lwal.folder_lock import FolderLock
+from hf_lwal.training.folder_lock import FolderLock
 lock = FolderLock(sys.argv[1])
 print(lock.take(), flush=True)
 time.sleep(120)
@@ -60,7 +60,9 @@ class Probe(TrainerCallback):
     """Notes whether another process could train into the folder at the first step."""
 
     def on_step_end(self, args, state, control, **kwargs):
-        code = "import sys; from hf_lwal.folder_lock import FolderLock; sys.exit(FolderLock(sys.argv[1]).take())"
+        code = (
+            "import sys; from hf_lwal.training.folder_lock import FolderLock; sys.exit(FolderLock(sys.argv[1]).take())"
+        )
         if state.global_step == 1:
             self.free = bool(subprocess.run([sys.executable, "-c", code, args.output_dir]).returncode)
 

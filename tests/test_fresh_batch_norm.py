@@ -9,7 +9,7 @@ from toy import separable_images
 from transformers import AutoModelForImageClassification, TrainerCallback, set_seed
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
-from hf_lwal.start import batch_norms
+from hf_lwal.modeling.start import batch_norms
 
 ROWS = separable_images(4, 64)
 METHODS = {

@@ -14,7 +14,7 @@ from trajectory import arguments, build, rows_for
 
 from hf_lwal import LwALTrainer
 from hf_lwal.functional import calibrated_scale
-from hf_lwal.head_start import (
+from hf_lwal.modeling.head_start import (
     FOLDS,
     LARGEST_RELATIVE_STEP,
     LEAST_SHRINKAGE,
@@ -92,7 +92,7 @@ def test_held_out_distances_are_those_of_new_rows(per_class, whiten):
     share = shrinkage(4 * per_class - 1, 4, 7) if whiten else 1.0
     for row in (index for index in range(len(labels)) if index != 5):
         rest = [index for index in range(len(labels)) if index != 5 and folds[index] != folds[row]]
-        with mock.patch("hf_lwal.head_start.shrinkage", return_value=share):  # that of all rows
+        with mock.patch("hf_lwal.modeling.head_start.shrinkage", return_value=share):  # that of all rows
             weight, bias = class_mean_projection(features[rest], labels[rest], 4, 5, whiten=whiten)
         means = torch.stack([features[rest][labels[rest] == label].mean(0) for label in range(4)])
         expected = torch.cdist(features[row : row + 1] @ weight.T + bias, means @ weight.T + bias)[0]

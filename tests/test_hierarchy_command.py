@@ -10,7 +10,8 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from tiny_wordnet import write_wordnet
 from transformers import AutoModelForSequenceClassification
 
-from hf_lwal import AutoModelForLwALClassification, cli
+from hf_lwal import AutoModelForLwALClassification
+from hf_lwal.cli import main as cli
 from hf_lwal.hierarchy import group_distances, label_distances
 from hf_lwal.metrics import structure_correlation
 

@@ -14,7 +14,7 @@ from hub_client import run_client
 from hub_scenarios import LABELS
 from hub_server import hub_server
 
-from hf_lwal.hub_code import code_files
+from hf_lwal.modeling.hub_code import code_files
 
 # Three processes import transformers; on a busy machine that takes minutes.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(800)]
@@ -88,8 +88,8 @@ def test_a_pulled_model_is_the_pushed_one(seen):
 def test_the_installed_library_wins_over_the_pushed_code(seen):
     """An outdated copy in a repository must not replace the library, even where somebody trusts remote code."""
     found = seen("scenarios", "push_and_pull")
-    assert found["class"] == "hf_lwal.modeling_lwal.LwALForSequenceClassification"
-    assert found["trusting"] == "hf_lwal.modeling_lwal"
+    assert found["class"] == "hf_lwal.modeling.modeling_lwal.LwALForSequenceClassification"
+    assert found["trusting"] == "hf_lwal.modeling.modeling_lwal"
 
 
 def test_what_a_push_carries(repo):

@@ -15,10 +15,10 @@ from transformers import PreTrainedTokenizerFast
 from transformers.dynamic_module_utils import get_imports
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
-from hf_lwal.checkpoints import what_is_missing
-from hf_lwal.hub_code import MARK, broken_download, code_files, complete_card, forget_code
-from hf_lwal.hub_trainer import HubTrainer
-from hf_lwal.modeling_lwal import MODEL_CLASSES, LwALForSequenceClassification
+from hf_lwal.modeling.hub_code import MARK, broken_download, code_files, complete_card, forget_code
+from hf_lwal.modeling.modeling_lwal import MODEL_CLASSES, LwALForSequenceClassification
+from hf_lwal.training.checkpoints import what_is_missing
+from hf_lwal.training.hub_trainer import HubTrainer
 
 
 class OwnModel(LwALForSequenceClassification):
@@ -190,7 +190,7 @@ def test_a_saved_model_serves_where_nobody_imports_hf_lwal(tmp_path):
     for name in ("logits", "flat", "again"):
         assert torch.allclose(torch.tensor(seen[name]), expected, atol=1e-5), name
     assert torch.allclose(torch.tensor(seen["reordered"]), expected.flip(1), atol=1e-5)
-    assert seen["by"] == "hf_lwal.modeling_lwal"
+    assert seen["by"] == "hf_lwal.modeling.modeling_lwal"
 
 
 def test_a_subclass_is_not_given_out_as_the_library(tmp_path, model):

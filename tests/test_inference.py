@@ -25,7 +25,7 @@ from transformers import (
 from transformers.models.vit import ViTImageProcessor
 
 from hf_lwal import AutoModelForLwALClassification
-from hf_lwal.inference import max_length_of, sound
+from hf_lwal.modeling.inference import max_length_of, sound
 
 TEXTS = ["key1 word2", "word3 key2 key2 word4 word5", "key0"] * 3
 

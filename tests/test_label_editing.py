@@ -17,7 +17,7 @@ from toy import separable_text
 from transformers import TrainerCallback, pipeline, set_seed
 
 from hf_lwal import AutoModelForLwALClassification, LabelTable, LwALTrainer, LwALTrainingArguments
-from hf_lwal.settings import apply_config, apply_settings
+from hf_lwal.settings.applying import apply_config, apply_settings
 
 NAMES = ["zero", "one", "two", "three", "four"]
 EXAMPLES = ["key7 word1", "word2 key7 key7", "key7"]

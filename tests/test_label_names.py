@@ -6,7 +6,7 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from PIL import Image
 
-from hf_lwal.commands.train_data import load_rows
+from hf_lwal.cli.train_data import load_rows
 from hf_lwal.data.label_names import encode_labels
 from hf_lwal.data.sources import load_splits
 from hf_lwal.errors import CommandError

@@ -12,8 +12,8 @@ from transformers import AutoModelForSequenceClassification, TrainerCallback
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
 from hf_lwal.functional import class_sums
-from hf_lwal.head_start import held_out_distances
-from hf_lwal.name_start import (
+from hf_lwal.modeling.head_start import held_out_distances
+from hf_lwal.modeling.name_start import (
     agreement,
     check_descriptions,
     checked_label_names,
@@ -22,9 +22,9 @@ from hf_lwal.name_start import (
     name_texts,
     with_names,
 )
+from hf_lwal.modeling.probe_start import fitted_start
+from hf_lwal.modeling.start import StartSamples
 from hf_lwal.objectives.one_hot import nearest_mean_head
-from hf_lwal.probe_start import fitted_start
-from hf_lwal.start import StartSamples
 
 C, H = 12, 24
 

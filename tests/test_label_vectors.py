@@ -9,7 +9,7 @@ from transformers import AutoModelForImageClassification, AutoModelForSequenceCl
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
 from hf_lwal.hierarchy import label_distances
-from hf_lwal.label_vectors import label_vectors
+from hf_lwal.hierarchy.label_vectors import label_vectors
 from hf_lwal.objectives.label_embed import LabelEmbedding
 
 LABELS = 5

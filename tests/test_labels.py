@@ -12,9 +12,9 @@ from test_modeling import LABELS, build, inputs_for, trained
 from transformers import default_data_collator
 
 from hf_lwal import LwALTrainer, LwALTrainingArguments
-from hf_lwal.labels import CheckedCollator, check_labels, ids_of, label_column
+from hf_lwal.data.labels import CheckedCollator, check_labels, ids_of, label_column
 from hf_lwal.settings import apply_settings
-from hf_lwal.training_args import resolve
+from hf_lwal.settings.training_args import resolve
 
 NAMES = {0: "a", 1: "b", 2: "c", 3: "d", 4: "e"}
 IDS = [0, 1, 4, 2]

@@ -17,14 +17,14 @@ from PIL import Image
 from toy import separable_text, word_tokenizer
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
-from hf_lwal.cli import main
-from hf_lwal.heads import STOCK_CLASSES
+from hf_lwal.cli.main import main
 from hf_lwal.model_card import CardFacts, LabelFacts, SplitFacts, read_facts, render, write_card
 from hf_lwal.model_card.metadata import hub_id
 from hf_lwal.model_card.slots import slot
 from hf_lwal.model_card.text import code, heading_text, visible
 from hf_lwal.model_card.training import history_of, settings_of
-from hf_lwal.tasks import task_of_class
+from hf_lwal.modeling.heads import STOCK_CLASSES
+from hf_lwal.modeling.tasks import task_of_class
 
 HOSTILE = [
     "**bold** [link](http://evil.example) ![image](x.png)",

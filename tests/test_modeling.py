@@ -492,7 +492,7 @@ def test_old_files_stay_where_they_are_when_the_table_cannot_be_written(tiny_con
     def fail(*_):
         raise OSError("disk full")
 
-    monkeypatch.setattr("hf_lwal.label_table_file.os.replace", fail)
+    monkeypatch.setattr("hf_lwal.modeling.label_table_file.os.replace", fail)
     with pytest.raises(OSError, match=r"disk full"):
         model.save_pretrained(tmp_path)
     assert Path(tmp_path / "label_table.json").read_text() == old

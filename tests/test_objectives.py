@@ -42,7 +42,7 @@ from hf_lwal.objectives.label_embed import eigen_embedding
 from hf_lwal.objectives.label_smoothing import label_smoothing_loss
 from hf_lwal.objectives.lwr import retrospection_weight
 from hf_lwal.objectives.static_label import fitted
-from hf_lwal.presets import PRESETS
+from hf_lwal.settings.presets import PRESETS
 
 # -- formulas -------------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from test_modeling import LABELS, build, inputs_for, trained
 from toy import separable_text
 
 from hf_lwal import AutoModelForLwALClassification
-from hf_lwal.open_set import class_quantiles, class_radii, rejection_scores
+from hf_lwal.modeling.open_set import class_quantiles, class_radii, rejection_scores
 
 CASES = st.tuples(
     st.integers(1, 5),

@@ -9,7 +9,7 @@ from toy import separable_text
 from transformers import AutoModelForSequenceClassification, set_seed
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
-from hf_lwal.own_loss import ignores_items
+from hf_lwal.training.own_loss import ignores_items
 
 LABELS = 4
 TRAIN = separable_text(LABELS, 64, 0)

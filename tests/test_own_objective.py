@@ -7,7 +7,7 @@ import pytest
 from objectives_worker import build, rows_of
 
 from hf_lwal import LwALTrainer, LwALTrainingArguments
-from hf_lwal.benchmark.methods import named_method
+from hf_lwal.bench.methods import named_method
 from hf_lwal.errors import CommandError
 from hf_lwal.objectives import MaxEntropy, Objective, build_objective
 from hf_lwal.objectives.own import own_objective

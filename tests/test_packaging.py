@@ -11,8 +11,8 @@ from typing import get_overloads
 import pytest
 
 import hf_lwal
-from hf_lwal.cli import build_parser
-from hf_lwal.modeling_lwal import LwALPreTrainedModel
+from hf_lwal.cli.main import build_parser
+from hf_lwal.modeling.modeling_lwal import LwALPreTrainedModel
 
 PACKAGE = Path(hf_lwal.__file__).parent
 PROJECT = Path(__file__).parents[1]

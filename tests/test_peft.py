@@ -12,7 +12,7 @@ from toy import separable_images, separable_text
 from transformers import AutoModelForSequenceClassification, set_seed
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
-from hf_lwal.peft_support import check_adapter
+from hf_lwal.modeling.peft_support import check_adapter
 from hf_lwal.settings import apply_settings
 
 peft = pytest.importorskip("peft")
@@ -176,7 +176,7 @@ def test_auto_classes_of_peft(base, tmp_path):
     trainer = trainer_of(model, tmp_path / "adapter")
     trainer.train()
     trainer.save_model()
-    allowed = ["hf_lwal.modeling_lwal"]
+    allowed = ["hf_lwal.modeling.modeling_lwal"]
     loaded = peft.AutoPeftModel.from_pretrained(tmp_path / "adapter", import_allowlist=allowed)
     assert torch.equal(logits(loaded), logits(model))
 
@@ -192,7 +192,7 @@ def test_an_adapter_on_a_plain_backbone(kind, tmp_path):
     model.label_table.label_vectors.normal_()
     model.save_pretrained(tmp_path / "adapter")
     with pytest.raises(ValueError, match=r"plain .* AutoModelForLwALClassification.*PeftModel.from_pretrained"):
-        peft.AutoPeftModel.from_pretrained(tmp_path / "adapter", import_allowlist=["hf_lwal.modeling_lwal"])
+        peft.AutoPeftModel.from_pretrained(tmp_path / "adapter", import_allowlist=["hf_lwal.modeling.modeling_lwal"])
     again = AutoModelForLwALClassification.from_pretrained(folder, num_labels=3)
     again = peft.PeftModel.from_pretrained(again, tmp_path / "adapter")
     assert torch.equal(again.label_table.label_vectors, model.label_table.label_vectors)

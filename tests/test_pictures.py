@@ -8,10 +8,10 @@ import pytest
 from datasets import Dataset
 from PIL import Image
 
-from hf_lwal.benchmark.rows import _array
-from hf_lwal.commands.train_data import load_rows, ready
+from hf_lwal.bench.rows import _array
+from hf_lwal.cli.train_data import load_rows, ready
 from hf_lwal.errors import CommandError
-from hf_lwal.pictures import read_picture, rgb
+from hf_lwal.modeling.pictures import read_picture, rgb
 
 RAMP = np.arange(16, dtype=np.float64).reshape(4, 4) / 15.0
 GREY = np.rint(255 * RAMP).astype(np.uint8)

@@ -11,9 +11,10 @@ from test_modeling import LABELS, build, inputs_for, trained
 from tiny_models import tiny_config
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from hf_lwal import AutoModelForLwALClassification, cli
-from hf_lwal.configuration_pooled import LwALPooledConfig
-from hf_lwal.modeling_pooled import LwALPooledForSequenceClassification
+from hf_lwal import AutoModelForLwALClassification
+from hf_lwal.cli import main as cli
+from hf_lwal.modeling.configuration_pooled import LwALPooledConfig
+from hf_lwal.modeling.modeling_pooled import LwALPooledForSequenceClassification
 
 
 @pytest.fixture(scope="module")

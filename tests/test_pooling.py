@@ -20,13 +20,13 @@ from transformers import (
 )
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer
-from hf_lwal.commands.train_model import Start
-from hf_lwal.commands.train_model import build_model as build_start
-from hf_lwal.comparison import METHODS, build_model, embedded_model_path
-from hf_lwal.configuration_pooled import LwALPooledConfig, config_with_pooling, encoder_class, pooled_config
-from hf_lwal.heads import find_head
-from hf_lwal.modeling_pooled import LwALPooledForSequenceClassification
-from hf_lwal.pooling import FLAGS, MODES, pool, stored_pooling
+from hf_lwal.bench.comparison import METHODS, build_model, embedded_model_path
+from hf_lwal.cli.train_model import Start
+from hf_lwal.cli.train_model import build_model as build_start
+from hf_lwal.modeling.configuration_pooled import LwALPooledConfig, config_with_pooling, encoder_class, pooled_config
+from hf_lwal.modeling.heads import find_head
+from hf_lwal.modeling.modeling_pooled import LwALPooledForSequenceClassification
+from hf_lwal.modeling.pooling import FLAGS, MODES, pool, stored_pooling
 
 TEXTS = ["book a table", "I would like to know what the exchange rate between pounds and euros is today", "no"]
 

@@ -12,7 +12,7 @@ from torch._dynamo.utils import counters
 
 from hf_lwal import LwALTrainer, LwALTrainingArguments
 from hf_lwal.settings import apply_settings
-from hf_lwal.training_args import resolve
+from hf_lwal.settings.training_args import resolve
 
 FLOATS = ("label_vectors", "class_features", "pending_sums", "offset_bias", "log_scale_bias")
 

@@ -21,7 +21,7 @@ from transformers import (
     set_seed,
 )
 
-from hf_lwal.cli import main
+from hf_lwal.cli.main import main
 
 RATE = 4_000
 SEPARATED = "key1 one\u2028still one"

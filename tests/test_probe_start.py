@@ -10,10 +10,10 @@ from toy import separable_text
 from trajectory import arguments
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer
-from hf_lwal.head_start import class_mean_projection
+from hf_lwal.modeling.head_start import class_mean_projection
+from hf_lwal.modeling.probe_start import FittedStart, fit, fitted_start
+from hf_lwal.modeling.start import StartSamples
 from hf_lwal.objectives.one_hot import fitted_head, nearest_mean_head
-from hf_lwal.probe_start import FittedStart, fit, fitted_start
-from hf_lwal.start import StartSamples
 
 
 def rows_of(per_class, num_labels=6, width=24, noise=1.0, seed=0, spread=1.0):
@@ -128,7 +128,7 @@ def test_it_steps_down_with_one_line_in_the_log(case, reason, caplog):
         features, labels = features[[0, 8, 16]], labels[[0, 8, 16]]
     else:
         features, labels = features[::8], labels[::8]
-    with caplog.at_level(logging.INFO, "hf_lwal.probe_start"):
+    with caplog.at_level(logging.INFO, "hf_lwal.modeling.probe_start"):
         assert fitted_start(features, labels, 6, 12) is None
     assert len(caplog.records) == 1
     assert reason in caplog.text
@@ -196,7 +196,7 @@ def test_the_trainer_starts_by_it(tmp_path, method, caplog):
     model = AutoModelForLwALClassification.from_config(tiny_config("bert", num_labels=5))
     options |= {"label_method": method, "lwal_initial_head": "probe", "max_steps": 1, "optim": "adamw_torch"}
     trainer = LwALTrainer(model, arguments(tmp_path, **options), train_dataset=separable_text(5, 60, 0))
-    with caplog.at_level(logging.INFO, "hf_lwal.probe_start"):
+    with caplog.at_level(logging.INFO, "hf_lwal.modeling.probe_start"):
         trainer.train()
     assert "Start fitted to" in caplog.text
     assert "accuracy on rows held out" in caplog.text

@@ -9,7 +9,7 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification, BitsAndBytesConfig, TorchAoConfig, set_seed
 
 from hf_lwal import AutoModelForLwALClassification, LwALForSequenceClassification
-from hf_lwal.quantisation import sparing
+from hf_lwal.modeling.quantisation import sparing
 
 BLOCK = 64
 """bitsandbytes shares a scale among so many weights of a row; on a CPU it asks for rows of whole blocks."""

@@ -12,8 +12,8 @@ from PIL import Image
 from transformers import BertForSequenceClassification, ViTForImageClassification, ViTImageProcessor, set_seed
 
 from hf_lwal import AutoModelForLwALClassification
-from hf_lwal.cli import main
-from hf_lwal.comparison import FROZEN, LP_FT, METHODS, Result, build_trainer, load_task, render_table
+from hf_lwal.bench.comparison import FROZEN, LP_FT, METHODS, Result, build_trainer, load_task, render_table
+from hf_lwal.cli.main import main
 from hf_lwal.data import load_embedded
 
 NUM_LABELS = 4
@@ -193,7 +193,7 @@ def test_a_missing_extra_names_the_install_command_before_the_work(module, messa
 
 def test_the_questions_are_not_in_the_data():
     """Answering a training sentence would show memory."""
-    from hf_lwal.quickstart import SENTENCES
+    from hf_lwal.cli.quickstart import SENTENCES
 
     splits = load_embedded("clinc150")
     assert not set(SENTENCES) & {text for split in splits.values() for text in split["text"]}
@@ -212,7 +212,7 @@ def test_the_real_model_and_data_are_ready_for_training(tmp_path):
 
 def test_images_need_no_colour(tmp_path):
     """Grey pictures must be given three channels, or the first convolution fails."""
-    from hf_lwal.comparison import attach_images
+    from hf_lwal.bench.comparison import attach_images
 
     rows = Dataset.from_dict({"image": [Image.new("L", (4, 4))], "label": [0]})
     rows = rows.cast_column("image", load_embedded("fashion_mnist")["train"].features["image"])

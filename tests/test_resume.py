@@ -17,7 +17,7 @@ from toy import separable_text
 from transformers import modeling_utils, set_seed
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer
-from hf_lwal.checkpoints import checkpoint_to_resume, last_complete_checkpoint, what_is_missing
+from hf_lwal.training.checkpoints import checkpoint_to_resume, last_complete_checkpoint, what_is_missing
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 

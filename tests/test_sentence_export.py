@@ -15,9 +15,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from toy import word_tokenizer
 from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerFast, T5Config
 
-from hf_lwal import AutoModelForLwALClassification, cli, sentence_export
-from hf_lwal.configuration_pooled import pooled_config
-from hf_lwal.sentence_export import export_sentence_transformer, random_texts, require_sentence_transformers
+from hf_lwal import AutoModelForLwALClassification
+from hf_lwal.cli import main as cli
+from hf_lwal.modeling import sentence_export
+from hf_lwal.modeling.configuration_pooled import pooled_config
+from hf_lwal.modeling.sentence_export import export_sentence_transformer, random_texts, require_sentence_transformers
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
 

@@ -9,8 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_lwal import LabelTable
 from hf_lwal.functional import distances_of_differences
-from hf_lwal.heads import stock_from_config
-from hf_lwal.label_table import FEW_NUMBERS, UNSEEN_MARGIN
+from hf_lwal.modeling.heads import stock_from_config
+from hf_lwal.modeling.label_table import FEW_NUMBERS, UNSEEN_MARGIN
 
 EXTRA_OPERATIONS = 10
 

@@ -11,9 +11,9 @@ from scipy.io import wavfile
 from test_predict_command import sound
 from transformers import AutoModelForAudioClassification, Wav2Vec2FeatureExtractor, set_seed
 
-from hf_lwal.cli import main
-from hf_lwal.commands.train_data import load_rows, ready
-from hf_lwal.sounds import read_sound
+from hf_lwal.cli.main import main
+from hf_lwal.cli.train_data import load_rows, ready
+from hf_lwal.modeling.sounds import read_sound
 
 RATE = 4_000
 TONE = 0.5 * np.sin(2 * np.pi * 200 * np.arange(RATE // 4) / RATE)

@@ -14,11 +14,11 @@ from toy import separable_images, separable_text
 from trajectory import arguments
 
 from hf_lwal import AutoModelForLwALClassification, LwALConfig, LwALTrainer, LwALTrainingArguments
-from hf_lwal import probe_start as module
+from hf_lwal.data.start_budget import batches_by_length, rows_per_class_within
 from hf_lwal.functional import calibrated_scale
-from hf_lwal.head_start import class_mean_projection
-from hf_lwal.probe_start import fitted_start, prompt_rows
-from hf_lwal.start_budget import batches_by_length, rows_per_class_within
+from hf_lwal.modeling import probe_start as module
+from hf_lwal.modeling.head_start import class_mean_projection
+from hf_lwal.modeling.probe_start import fitted_start, prompt_rows
 
 
 def unpadded(num_labels, rows):
@@ -154,7 +154,7 @@ def test_the_fit_lowers_the_loss_on_new_rows(caplog):
     features, labels = rows_of(30)
     queries, truth = rows_of(200, seed=1)
     means = torch.stack([features[labels == label].double().mean(0) for label in range(6)])
-    with caplog.at_level(logging.INFO, "hf_lwal.probe_start"):
+    with caplog.at_level(logging.INFO, "hf_lwal.modeling.probe_start"):
         found = fitted_start(features, labels, 6, 12)
 
     def loss(weight, bias, offset):

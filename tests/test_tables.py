@@ -8,7 +8,7 @@ import lzma
 import pytest
 from PIL import Image
 
-from hf_lwal.commands.train_data import load_rows
+from hf_lwal.cli.train_data import load_rows
 from hf_lwal.data.columns import find_columns
 from hf_lwal.data.sources import load_splits
 from hf_lwal.data.tables import lines_of, read_table

@@ -20,14 +20,14 @@ from toy import SPECIAL_TOKENS
 from transformers import AutoModelForSequenceClassification, BertForSequenceClassification, ViTImageProcessor, set_seed
 
 from hf_lwal import AutoModelForLwALClassification
-from hf_lwal.checkpoints import last_complete_checkpoint
-from hf_lwal.cli import build_parser, main
-from hf_lwal.commands.train import Job, build_trainer, control_values, default_output
-from hf_lwal.commands.train_data import choose_columns, load_rows, ready, validation_indices
-from hf_lwal.commands.train_flags import build_arguments, training_values
-from hf_lwal.commands.train_model import choose_start
+from hf_lwal.cli.main import build_parser, main
+from hf_lwal.cli.train import Job, build_trainer, control_values, default_output
+from hf_lwal.cli.train_data import choose_columns, load_rows, ready, validation_indices
+from hf_lwal.cli.train_flags import build_arguments, training_values
+from hf_lwal.cli.train_model import choose_start
 from hf_lwal.data import load_embedded
 from hf_lwal.errors import CommandError
+from hf_lwal.training.checkpoints import last_complete_checkpoint
 
 NUM_LABELS = 4
 NAMES = [f"intent {label}" for label in range(NUM_LABELS)]
@@ -504,7 +504,7 @@ def test_a_killed_training_resumes_to_the_same_model(text_file, bert_folder, tmp
     flags = ("--num-train-epochs=3", "--save-steps=4", "--logging-steps=100")
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     run(words(text_file, bert_folder, whole, *flags))
-    argv = [sys.executable, "-m", "hf_lwal.cli", *map(str, words(text_file, bert_folder, killed, *flags))]
+    argv = [sys.executable, "-m", "hf_lwal.cli.main", *map(str, words(text_file, bert_folder, killed, *flags))]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_DATASETS_CACHE": str(tmp_path / "cache")}
     process = subprocess.Popen(argv, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -532,7 +532,7 @@ def test_a_real_process_trains_on_embedded_data(tmp_path):
     """As users start it: a process of its own, nothing but the name of the data."""
     argv = ["train", "--data", "fashion_mnist", "--max-steps", "2", "--use-cpu", "true"]
     done = subprocess.run(
-        [sys.executable, "-m", "hf_lwal.cli", *argv],
+        [sys.executable, "-m", "hf_lwal.cli.main", *argv],
         cwd=tmp_path,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -573,7 +573,7 @@ def test_running_out_of_memory_says_what_to_do(text_file, bert_folder, tmp_path,
     def exhausted(*args, **kwargs):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("hf_lwal.trainer.LwALTrainer.training_step", exhausted)
+    monkeypatch.setattr("hf_lwal.training.trainer.LwALTrainer.training_step", exhausted)
     assert main([str(word) for word in words(text_file, bert_folder, tmp_path / "out")]) == 2
     assert "halve it and double --gradient-accumulation-steps" in capsys.readouterr().err
 
@@ -582,7 +582,7 @@ def test_an_interruption_says_how_to_go_on(text_file, bert_folder, tmp_path, mon
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hf_lwal.trainer.LwALTrainer.training_step", interrupted)
+    monkeypatch.setattr("hf_lwal.training.trainer.LwALTrainer.training_step", interrupted)
     assert main([str(word) for word in words(text_file, bert_folder, tmp_path / "out")]) == 130
     assert f"hf-lwal train {tmp_path / 'out'}/train.yaml --resume" in capsys.readouterr().out
 

@@ -13,10 +13,10 @@ from test_train_command import run, words
 from transformers import BertForSequenceClassification, DistilBertForSequenceClassification, set_seed
 
 from hf_lwal import AutoModelForLwALClassification
-from hf_lwal.cli import main
-from hf_lwal.commands.train_data import load_rows
-from hf_lwal.commands.train_report import upload_command
-from hf_lwal.commands.train_resume import in_order_of_checkpoint
+from hf_lwal.cli.main import main
+from hf_lwal.cli.train_data import load_rows
+from hf_lwal.cli.train_report import upload_command
+from hf_lwal.cli.train_resume import in_order_of_checkpoint
 
 NAMES = ("apple", "banana", "cherry")
 

@@ -6,11 +6,11 @@ from argparse import ArgumentTypeError
 import pytest
 import torch
 
-from hf_lwal import cli
-from hf_lwal.commands.settings_file import read_settings
-from hf_lwal.commands.train import portable
-from hf_lwal.commands.train_checks import check_given, rehearse
-from hf_lwal.commands.train_flags import build_arguments, training_values
+from hf_lwal.cli.main import main as cli
+from hf_lwal.cli.settings_file import read_settings
+from hf_lwal.cli.train import portable
+from hf_lwal.cli.train_checks import check_given, rehearse
+from hf_lwal.cli.train_flags import build_arguments, training_values
 from hf_lwal.errors import CommandError
 
 REFUSED = [

@@ -18,9 +18,9 @@ from transformers import (
 )
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
+from hf_lwal.data.labels import rows_per_class
 from hf_lwal.functional import class_sums, pairwise_distances, pull_loss, refreshed_label_vectors, repel_loss
-from hf_lwal.labels import rows_per_class
-from hf_lwal.start import batch_norms
+from hf_lwal.modeling.start import batch_norms
 
 LABELS = 5
 TRAIN, TEST = separable_text(LABELS, 320, 0), separable_text(LABELS, 200, 1)

@@ -7,7 +7,7 @@ from tiny_models import tiny_config
 from toy import separable_text
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
-from hf_lwal.checkpoints import checkpoint_to_resume
+from hf_lwal.training.checkpoints import checkpoint_to_resume
 
 ROWS = separable_text(5, 40)
 

@@ -8,7 +8,7 @@ from test_training_stops import ROWS, trainer_of
 from transformers import AutoConfig
 
 from hf_lwal import LabelTable
-from hf_lwal.start import StartSamples, classes_are_close
+from hf_lwal.modeling.start import StartSamples, classes_are_close
 
 
 def warnings_of(caplog, trainer):
@@ -135,7 +135,7 @@ def test_classes_that_lie_close_together(caplog, apart, warns, norm):
 
 
 def test_close_classes_are_said_at_train_begin(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("hf_lwal.start.CLOSE_CLASSES", 100.0)
+    monkeypatch.setattr("hf_lwal.modeling.start.CLOSE_CLASSES", 100.0)
     for options, count in (
         ({}, 1),
         ({"lwal_follow_drift": 0.0}, 1),
@@ -150,7 +150,7 @@ def test_close_classes_are_said_at_train_begin(tmp_path, caplog, monkeypatch):
 @pytest.mark.parametrize(("wanted", "refreshed"), [(None, [2, 4]), ("no", []), ("epoch", [])])
 def test_close_classes_are_measured_anew_before_each_evaluation(tmp_path, monkeypatch, wanted, refreshed):
     """Label vectors of the step before answered at chance, where one step moves all features past all of them."""
-    monkeypatch.setattr("hf_lwal.start.CLOSE_CLASSES", 100.0)
+    monkeypatch.setattr("hf_lwal.modeling.start.CLOSE_CLASSES", 100.0)
     options = {"max_steps": 4, "eval_strategy": "steps", "eval_steps": 2, "lwal_eval_refresh": wanted}
     trainer = trainer_of(tmp_path, **options)
     trainer.train()

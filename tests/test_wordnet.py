@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tiny_wordnet import write_wordnet
 
-from hf_lwal.wordnet import (
+from hf_lwal.hierarchy.wordnet import (
     SENSES,
     WordNetMissingError,
     normalised,

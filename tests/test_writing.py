@@ -13,9 +13,10 @@ import torch
 from tiny_models import tiny_config as config_of
 from toy import word_tokenizer
 
-from hf_lwal import AutoModelForLwALClassification, cli
+from hf_lwal import AutoModelForLwALClassification
+from hf_lwal.cli import main as cli
 from hf_lwal.errors import CommandError
-from hf_lwal.files import replacing, staged, write_text_atomically
+from hf_lwal.modeling.files import replacing, staged, write_text_atomically
 
 NAMES = ["cat", "dog", "car", "bus"]
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results" / "fair.jsonl"

@@ -2,7 +2,7 @@
 
 import sys
 
-from .cli import program
+from .cli.main import program
 
 if __name__ == "__main__":
     sys.exit(program())

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ..errors import CommandError
-from ..pictures import NO_PILLOW, read_picture
-from ..sounds import read_sound
+from ..modeling.pictures import NO_PILLOW, read_picture
+from ..modeling.sounds import read_sound
 from .tables import Tell, log_note
 
 if TYPE_CHECKING:

@@ -3,7 +3,13 @@
 from .classification import AccuracyAndF1, accuracy_and_f1
 from .curves import MeanAndSd, auac, mean_and_sd, percent_reduced, steps_to_accuracy
 from .modules import path
-from .structure import class_correlations, largest_correlation, map_positions, mds_disparity, structure_correlation
+from .structure import (
+    class_correlations,
+    largest_correlation,
+    map_positions,
+    mds_disparity,
+    structure_correlation,
+)
 
 __all__ = [
     "AccuracyAndF1",

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from transformers import EvalPrediction
 
-from ..functional import IGNORE_INDEX
+from ..modeling.functional import IGNORE_INDEX
 
 
 def accuracy_and_f1(prediction: EvalPrediction) -> dict[str, float]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..files import staged, write_text_atomically
+from ..modeling.files import staged, write_text_atomically
 from .facts import FACTS_FILE, CardFacts, Sample
 from .found import CARD_FILE, RECORD, Found, digest_of, in_folder, newest
 from .rendering import changed_by_hand, differing_slots, generated_metadata, merged, render

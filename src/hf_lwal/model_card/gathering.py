@@ -7,8 +7,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..modeling_lwal import LwALPreTrainedModel
-from ..tasks import task_of_class
+from ..modeling.modeling_lwal import LwALPreTrainedModel
+from ..modeling.tasks import task_of_class
 from .facts import CardFacts, given, read_facts
 from .labels import label_facts
 from .metadata import hub_id
@@ -139,7 +139,7 @@ def _load(folder: Path) -> PreTrainedModel:
         AutoModelForImageClassification,
     )
 
-    from ..auto import AutoModelForLwALClassification
+    from ..modeling.auto import AutoModelForLwALClassification
 
     loaders = {
         "text": AutoModelForSequenceClassification,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..hierarchy import neighbourhood
+from ..hierarchy.tree import neighbourhood
 from .facts import LabelFacts
 
 ROWS = 12

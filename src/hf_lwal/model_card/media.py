@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..pictures import rgb
+from ..modeling.pictures import rgb
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from datasets import Audio, Dataset, Image
 
-from ..functional import IGNORE_INDEX
-from ..labels import LABEL_COLUMNS, label_column
+from ..data.labels import LABEL_COLUMNS, label_column
+from ..modeling.functional import IGNORE_INDEX
 from .facts import Sample
 from .media import picture_of, png, sound_of, wav
 from .text import visible

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from transformers import TrainingArguments
 
-from ..functional import IGNORE_INDEX
-from ..labels import label_column
-from ..running_time import running_times
+from ..data.labels import label_column
+from ..metrics.running_time import running_times
+from ..modeling.functional import IGNORE_INDEX
 from .facts import SplitFacts
 from .samples import pixels_of, seconds_of
 

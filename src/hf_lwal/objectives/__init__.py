@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..training_args import LwALSettings
+from ..settings.training_args import LwALSettings
 from .base import LossContext, Objective, ObjectiveLoss
 from .label_embed import LabelEmbedding
 from .label_smoothing import LabelSmoothing

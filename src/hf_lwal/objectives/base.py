@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..functional import IGNORE_INDEX, cross_entropy
-from ..start import StartSamples
+from ..modeling.functional import IGNORE_INDEX, cross_entropy
+from ..modeling.start import StartSamples
 
 
 class ObjectiveLoss(NamedTuple):

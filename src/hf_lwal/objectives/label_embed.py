@@ -11,10 +11,10 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..distributed import all_reduce_sum
-from ..functional import IGNORE_INDEX, at_least_float32, cross_entropy
-from ..peft_support import core_model
-from ..start import own_random_state
+from ..modeling.distributed import all_reduce_sum
+from ..modeling.functional import IGNORE_INDEX, at_least_float32, cross_entropy
+from ..modeling.peft_support import core_model
+from ..modeling.start import own_random_state
 from .base import LossContext, ObjectiveLoss
 from .stock import StockObjective, stock_head
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from ..functional import cross_entropy
+from ..modeling.functional import cross_entropy
 from .base import LossContext, ObjectiveLoss
 from .stock import StockObjective
 

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..auto import AutoModelForLwALClassification
-from ..modeling_lwal import LwALPreTrainedModel
-from ..start import StartSamples
+from ..modeling.auto import AutoModelForLwALClassification
+from ..modeling.modeling_lwal import LwALPreTrainedModel
+from ..modeling.start import StartSamples
 from .base import LossContext, Objective, ObjectiveLoss
 
 

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..distributed import all_reduce_sum, is_distributed
-from ..functional import IGNORE_INDEX, at_least_float32, cross_entropy
+from ..modeling.distributed import all_reduce_sum, is_distributed
+from ..modeling.functional import IGNORE_INDEX, at_least_float32, cross_entropy
 from .base import LossContext, ObjectiveLoss
 from .stock import StockObjective
 

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..configuration_lwal import start_of_head
-from ..functional import calibrated_scale, class_sums, pairwise_distances, without_names
-from ..head_start import class_mean_projection, held_out_distances, write_linear
-from ..heads import run_without_head
-from ..linear_fold import folded_linear
-from ..loading import default_embedding_dim
-from ..probe_start import fitted_start
-from ..start import StartSamples, finite_samples
+from ..modeling.configuration_lwal import start_of_head
+from ..modeling.functional import calibrated_scale, class_sums, pairwise_distances, without_names
+from ..modeling.head_start import class_mean_projection, held_out_distances, write_linear
+from ..modeling.heads import run_without_head
+from ..modeling.linear_fold import folded_linear
+from ..modeling.loading import default_embedding_dim
+from ..modeling.probe_start import fitted_start
+from ..modeling.start import StartSamples, finite_samples
 from .base import LossContext, ObjectiveLoss
 from .stock import StockObjective, stock_head, stock_task
 

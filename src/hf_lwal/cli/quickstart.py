@@ -1,0 +1,208 @@
+"""``hf-lwal quickstart``: fine-tune one model three ways with the same budget, and look at what was learned.
+
+The three ways: a linear head with a random start ("one-hot"); a linear head that starts as a logistic regression on
+the frozen features ("LP-FT", the strongest control; the regression is a column of its own); and adaptive labels
+("LwAL": Algorithm 1 of the paper, with this library's default preset). All pool the tokens as the checkpoint says.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from ..bench.comparison import (
+    FROZEN,
+    LP_FT,
+    METHODS,
+    Result,
+    Task,
+    before_training,
+    build_trainer,
+    load_task,
+    quiet,
+    render_table,
+    train,
+)
+from ..errors import CommandError
+from ..modeling.files import write_text_atomically
+from .flags import option
+
+if TYPE_CHECKING:
+    from ..modeling.modeling_lwal import LwALPreTrainedModel
+    from ..training.trainer import LwALTrainer
+
+EMBEDDED_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+"""Where the weights of the default model come from, for the model card."""
+SENTENCES = (
+    "book a table for two at an italian place tonight",
+    "somebody stole my credit card",
+    "how do you say thank you in japanese",
+    "wake me up at seven tomorrow",
+    "will i need an umbrella in berlin",
+)
+
+
+@dataclass(frozen=True)
+class QuickstartOptions:
+    """Fine-tune one model three ways with the same budget and compare: one-hot labels, LP-FT, LwAL."""
+
+    model: str | None = option(
+        None, "folder or Hub name of the model to fine-tune; default: MiniLM, which the extra `quickstart` installs"
+    )
+    dataset: str = option(
+        "clinc150",
+        "embedded data set (clinc150, fashion_mnist), local folder, or Hub name (NAME or NAME:CONFIGURATION)",
+    )
+    text_column: str | None = option(None, "column with the text, or with the image; default: found by name and type")
+    label_column: str | None = option(None, "column with the label; default: found by name and type")
+    output_dir: str = option("lwal-quickstart", "folder for the model, the pictures and results.json")
+    steps: int = option(200, "optimizer steps for each of the three")
+    batch_size: int = option(32, "rows per optimizer step")
+    learning_rate: float = option(1e-4, "peak learning rate, with linear decay, the same for all three")
+    seed: int = option(0, "seed of the heads, of the order of the rows and of the evaluation rows")
+    eval_samples: int = option(750, "rows of the test split to measure on, the same number from every class")
+    max_length: int = option(32, "tokens of a text beyond this number are cut off")
+
+    def check(self) -> None:
+        """Raise for a number that makes no sense or an output folder that cannot be one."""
+        for name in ("steps", "batch_size", "eval_samples", "max_length", "learning_rate"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise CommandError(f"--{name.replace('_', '-')} must be above 0, got {getattr(self, name)}.")
+        if not 0 <= self.seed < 2**32:
+            raise CommandError(f"--seed must be a whole number from 0 to {2**32 - 1}, got {self.seed}.")
+        if Path(self.output_dir).exists() and not Path(self.output_dir).is_dir():
+            raise CommandError(f"--output-dir must be a folder, but {self.output_dir!r} is a file.")
+
+
+def run(options: QuickstartOptions) -> int:
+    """Run the whole comparison; returns the exit code."""
+    begin = time.perf_counter()
+    options.check()
+    _require_plots()
+    task = _load(options)
+    output = Path(options.output_dir)
+    results = {}
+    for number, name in enumerate(METHODS, start=1):
+        print(f"\n[{number}/{len(METHODS)}] {name}: {options.steps} steps of {options.batch_size} rows", flush=True)
+        trainer = _trainer(task, name, options)
+        results[name] = train(trainer)
+    results = {FROZEN: before_training(results[LP_FT]), **results}
+    print(f"\nAccuracy in %\n{render_table(results)}")
+    model = cast("LwALPreTrainedModel", trainer.model)  # the last one trained is LwAL
+    _write_outputs(task, model, results, options)
+    _write_card(trainer, results, options)
+    _answer(task, output / "model", SENTENCES if options.dataset == "clinc150" else task.examples)
+    print(f"\nWritten to {output}: model/, curves.png, dendrogram.png, results.json")
+    print(f"Total {time.perf_counter() - begin:.0f} s.")
+    return 0
+
+
+def _load(options: QuickstartOptions) -> Task:
+    """Load data and tokenizer, and say how much there is."""
+    task = load_task(
+        options.dataset,
+        options.model,
+        text_column=options.text_column,
+        label_column=options.label_column,
+        eval_samples=options.eval_samples,
+        max_length=options.max_length,
+        seed=options.seed,
+    )
+    print(f"{options.dataset}: {len(task.names)} labels, {len(task.train):,} rows to train on, ", end="")
+    print(f"{len(task.evaluation):,} of the test split to measure on. Model: {task.model_path}")
+    return task
+
+
+def _trainer(task: Task, method: str, options: QuickstartOptions) -> LwALTrainer:
+    """Return the trainer of one method."""
+    return build_trainer(
+        task,
+        method,
+        output_dir=str(Path(options.output_dir) / "model"),
+        steps=options.steps,
+        batch_size=options.batch_size,
+        learning_rate=options.learning_rate,
+        seed=options.seed,
+    )
+
+
+def _require_plots() -> None:
+    """Raise before the long work, not after it, when matplotlib is missing."""
+    from ..plots import require_matplotlib
+
+    try:
+        require_matplotlib()
+    except ImportError as error:
+        raise CommandError(str(error)) from error
+
+
+def _write_outputs(
+    task: Task, model: LwALPreTrainedModel, results: Mapping[str, Result], options: QuickstartOptions
+) -> None:
+    """Write the LwAL model with its tokenizer, the two pictures and the numbers."""
+    from ..plots import plot_dendrogram, plot_learning_curves
+
+    output = Path(options.output_dir)
+    model.save_pretrained(output / "model")
+    task.processing_class.save_pretrained(output / "model")
+    curves = {name: result.curve for name, result in results.items() if name != FROZEN}  # the first point of LP-FT
+    plot_learning_curves(curves, output / "curves.png", title=f"{options.dataset}: the same budget, three ways")
+    vectors = model.label_table.label_vectors
+    plot_dendrogram(
+        vectors, task.names, output / "dendrogram.png", task.groups, title="Hierarchy of the learned labels"
+    )
+    record = {"options": asdict(options), "results": {name: asdict(result) for name, result in results.items()}}
+    _write_json(output / "results.json", record)
+
+
+def _write_card(trainer: LwALTrainer, results: Mapping[str, Result], options: QuickstartOptions) -> None:
+    """Write the model card, with the other ways as controls."""
+    others = [name for name in results if name not in (FROZEN, "LwAL")]
+    flags = {"steps": options.steps, "batch-size": options.batch_size, "learning-rate": options.learning_rate}
+    flags |= {"seed": options.seed}
+    command = " ".join(["hf-lwal quickstart", *(f"--{name} {value}" for name, value in flags.items())])
+    embedded = options.model is None and options.dataset == "clinc150"
+    trainer.create_model_card(
+        model_name=f"quickstart on {options.dataset}",
+        finetuned_from=EMBEDDED_MODEL if options.model is None else None,
+        dataset=options.dataset,
+        controls={name: [(step, accuracy / 100.0) for step, accuracy in results[name].curve] for name in others},
+        examples=list(SENTENCES) if options.dataset == "clinc150" else None,
+        command=command if embedded else None,
+    )
+
+
+def _write_json(path: Path, record: Mapping[str, Any]) -> None:
+    """Write a JSON file in one piece."""
+    write_text_atomically(path, json.dumps(record, indent=2) + "\n")
+
+
+def _answer(task: Task, folder: Path, questions: Sequence[Any]) -> None:
+    """Load the saved model as a user would and classify a few inputs."""
+    from transformers import pipeline
+
+    from ..modeling.auto import AutoModelForLwALClassification
+
+    print("\nThe saved model, loaded again, answers:")
+    with quiet():
+        model = AutoModelForLwALClassification.from_pretrained(folder)
+    part = "tokenizer" if task.kind == "text" else "image_processor"
+    kind = "text-classification" if task.kind == "text" else "image-classification"
+    classify: Any = pipeline(kind, model=model, **{part: task.processing_class})
+    for question in questions:
+        print(f"  {_describe(question)} → {_best(classify(question, top_k=1))}")
+
+
+def _describe(question: Any) -> str:
+    """Return a text in quotes, an image by its size."""
+    return f"“{question}”" if isinstance(question, str) else f"image {question.width}×{question.height}"
+
+
+def _best(answers: Sequence[Mapping[str, Any]]) -> str:
+    """Return the likeliest label with its probability."""
+    return f"{answers[0]['label']} ({answers[0]['score']:.2f})"

@@ -1,0 +1,90 @@
+"""The streams and signals of a command: any encoding is written to, bars only where somebody watches them."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partialmethod
+from types import FrameType
+from typing import Any
+
+from ..errors import Terminated
+
+ESCAPES = "hf_lwal.escapes"
+"""Name of the error handler `escaped` among Python's."""
+
+
+NOISE = {
+    "bitsandbytes.backends.cpu.ops": "Failed to load CPU gemm_4bit_forward",
+    "transformers.trainer_utils": "mtime may not be reliable",
+}
+"""Logger → beginning of a message about its insides that no user can do anything about."""
+
+
+def escaped(error: UnicodeError) -> tuple[str | bytes, int]:
+    r"""Error handler: what an encoding lacks becomes ``\uXXXX``, which JSON reads back as the same character.
+
+    >>> _ = codecs.register_error("escapes-of-the-example", escaped)
+    >>> "é 😀".encode("ascii", "escapes-of-the-example")
+    b'\\u00e9 \\ud83d\\ude00'
+    """
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[place : place + 2].hex()}" for place in range(0, len(units), 2)), error.end
+
+
+def prepare_terminal() -> None:
+    """Make the process of a command ready: every character can be written, and nothing is shown that is only noise.
+
+    Progress bars are for people: without a terminal they fill files with half lines.
+    """
+    codecs.register_error(ESCAPES, escaped)
+    for stream in (sys.stdout, sys.stderr):
+        # Another handler than these was chosen by the user.
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape", "backslashreplace"):
+            stream.reconfigure(errors=ESCAPES)
+    for name in NOISE:
+        logging.getLogger(name).addFilter(_is_no_noise)
+    if not _watched():
+        os.environ.setdefault("TQDM_DISABLE", "1")  # read once, when tqdm is imported
+        if "tqdm.std" in sys.modules:  # python -m has imported it before it came here
+            bar: Any = sys.modules["tqdm.std"].tqdm
+            bar.__init__ = partialmethod(bar.__init__, disable=True)
+
+
+def _is_no_noise(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith(NOISE[record.name])
+
+
+def _watched() -> bool:
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):  # no standard error, or a closed one
+        return False
+
+
+@contextmanager
+def termination_as_interrupt() -> Iterator[None]:
+    """Turn SIGTERM into an exception, so that temporary files are removed and the last words are said."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    ours = threading.current_thread() is threading.main_thread() and (
+        signal.getsignal(signal.SIGTERM) == signal.SIG_DFL  # somebody else's handler stays
+    )
+    if ours:
+        signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,0 +1,335 @@
+"""Configuration of a model with a label table: a stock encoder configuration plus what the table is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from transformers import AutoConfig, PreTrainedConfig
+from transformers.configuration_utils import SubConfigSpec
+
+from .configuration_pooled import AroundConfig, LwALPooledConfig, forwarded
+from .peft_targets import SIZES, offer_targets
+from .tasks import TASKS
+
+FORMAT_VERSION = 1
+"""Version of the saved format; a checkpoint with a larger number needs a newer hf-lwal."""
+
+INITIAL_HEADS = ("auto", "whitened", "class_means", "probe", "random")
+HUB_KEYWORDS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
+LABEL_KEYWORDS = ("id2label", "label2id", "num_labels")
+NOT_THE_ENCODERS = (
+    *LABEL_KEYWORDS,
+    *("dtype", "torch_dtype", "attn_implementation", "experts_implementation", "name_or_path"),
+    *("architectures", "model_type", "transformers_version", "auto_map", "quantization_config"),
+)
+"""Keywords of ``from_pretrained`` that concern the whole model, although the encoder's configuration has them too."""
+EXTRA_OUTPUTS = ("embeddings", "features", "hidden_states", "attentions", "past_key_values", "cache")
+
+
+def start_of_head(initial_head: str, task: str) -> str:
+    """A value of `INITIAL_HEADS`, with what "auto" is for a task: fitted for text, where that was measured."""
+    return ("probe" if task == "text" else "whitened") if initial_head == "auto" else initial_head
+
+
+class LwALConfig(AroundConfig, PreTrainedConfig):
+    """Configuration of a classifier whose targets are learned label vectors.
+
+    What it does not have itself (``num_hidden_layers``, ``hidden_dropout_prob``) is read from ``encoder_config`` and
+    written there.
+
+    Attributes:
+        encoder_config: configuration of the stock classifier that embeds the input; its ``num_labels`` is kept equal
+            to ``embedding_dim``.
+        task: "text", "image" or "audio"; which stock ``...For...Classification`` family the encoder belongs to.
+        embedding_dim: D, the dimension of the label vectors.
+        head_name: name inside the encoder of its last linear layer; None when there is no such layer.
+        space: "features" keeps class means of the head's input and sees them through the current head; "embeddings"
+            keeps class means of the embeddings themselves, as the paper does.
+        preset: "default", or "paper" for Algorithm 1 with gradients through the batch centroids.
+        offset: learn a correction (C, D) that is added to the class means.
+        reanchor: let the offset absorb the jump of the class means at a refresh.
+        follow_drift: share, 0 to 1, of the common displacement of a step's rows from their class means by which all
+            label vectors move at a refresh; None for 0.3 in `LwALTrainer` and 1 in plain loops.
+        learn_scale: learn the scale of the logits.
+        memory: M, how many rows the running class means remember; 0 overwrites them by the batch's.
+        refresh_every: k, optimizer steps between refreshes; 0 never refreshes.
+        warmup_steps: w, optimizer steps before the first refresh.
+        repel_weight: weight of the repel loss; the paper uses 10 where it uses it.
+        initial_labels: "class_means", or "one_hot" for label vectors that start as multiples of the unit vectors.
+        initial_label_norm: that multiple.
+        initial_head: what the start pass does to the encoder's last layer, in the features space: "whitened" and
+            "class_means" make it the projection of `head_start.class_mean_projection`, "probe" fits it and the offset
+            to the start rows (`probe_start.fitted_start`), "random" leaves it; "auto" is "probe" for text, on whose
+            features it was measured, and "whitened" for all else.
+        close_classes: the start pass found class means that lie closer together than a step moves them, so that
+            evaluations need label vectors of evaluation-mode rows; set by `LwALTrainer`.
+        initial_num_labels: number of labels that the table was started with, where labels were added or removed
+            since; ``embedding_dim`` belongs to it.
+        push_code: let saves and pushes carry the modules that load the model with ``trust_remote_code=True`` where
+            hf-lwal is not installed.
+        lwal_version: version of the saved format.
+    """
+
+    model_type = "lwal"
+    part: ClassVar[str] = "encoder_config"
+    sub_configs_defaults = {"encoder_config": SubConfigSpec(AutoConfig, model_type="bert")}  # noqa: RUF012
+
+    id2label: dict[int, str] | dict[str, str] | None = None
+    label2id: dict[str, int] | dict[str, str] | None = None
+    encoder_config: Any = None
+    task: Literal["text", "image", "audio"] = "text"
+    embedding_dim: int = 128
+    head_name: str | None = None
+    space: Literal["features", "embeddings"] = "features"
+    preset: Literal["default", "paper"] = "default"
+    offset: bool = True
+    reanchor: bool = True
+    follow_drift: float | None = None
+    learn_scale: bool = True
+    memory: int = 50
+    refresh_every: int = 1
+    warmup_steps: int = 0
+    repel_weight: float = 0.0
+    initial_labels: Literal["class_means", "one_hot"] = "class_means"
+    initial_label_norm: float = 1.0
+    initial_head: Literal["auto", "whitened", "class_means", "probe", "random"] = "auto"
+    close_classes: bool = False
+    initial_num_labels: int | None = None
+    push_code: bool = True
+    lwal_version: int = FORMAT_VERSION
+
+    pad_token_id = forwarded("pad_token_id")
+    bos_token_id = forwarded("bos_token_id")
+    eos_token_id = forwarded("eos_token_id")
+    vocab_size = forwarded("vocab_size")
+    hidden_size = forwarded("hidden_size")
+    problem_type = forwarded("problem_type")
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Check the values and bring both label dictionaries and the encoder's output size in line."""
+        if self.lwal_version > FORMAT_VERSION:
+            raise ValueError(
+                f"This checkpoint has lwal_version {self.lwal_version}, but this hf-lwal reads versions up to "
+                f"{FORMAT_VERSION}: upgrade with `pip install -U hf-lwal`."
+            )
+        self.id2label, self.label2id = matched_label_names(self.id2label, self.label2id, kwargs.get("num_labels"))
+        if isinstance(self.encoder_config, PreTrainedConfig):  # a live encoder's choices must survive the wrapping
+            kwargs.setdefault("attn_implementation", self.encoder_config._attn_implementation)
+            kwargs.setdefault("experts_implementation", self.encoder_config._experts_implementation)
+        super().__post_init__(**kwargs)
+        self.label2id = {name: index for index, name in self.label_names.items()}
+        self.validate_lwal()
+        self.encoder_config.num_labels = self.embedding_dim
+
+    @property
+    def start_of_head(self) -> str:
+        """``initial_head``, with what "auto" is for this task."""
+        return start_of_head(self.initial_head, self.task)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Configuration from a saved one and the keywords of ``from_pretrained``, as in transformers.
+
+        Labels given as keywords replace the saved ones, also when only one of ``id2label``, ``label2id`` and
+        ``num_labels`` is given; what only the encoder's configuration knows (``hidden_dropout_prob``) goes there.
+
+        Raises:
+            ValueError: the keywords contradict each other, or ask for no classifier with one label per row.
+        """
+        wants_unused = kwargs.pop("return_unused_kwargs", False)
+        asked = {name: kwargs.pop(name) for name in LABEL_KEYWORDS if name in kwargs}
+        names, ids = asked_label_names(**asked)
+        config_dict = {name: value for name, value in config_dict.items() if name not in SIZES}
+        num_labels = asked.get("num_labels")
+        if names is not None:
+            config_dict |= {"id2label": names, "label2id": ids}
+        elif num_labels is not None and num_labels != len(config_dict.get("id2label") or range(2)):
+            config_dict |= {"id2label": generic_label_names(num_labels), "label2id": None}
+        whole = {name: kwargs[name] for name in kwargs if name in NOT_THE_ENCODERS or name.startswith("_")}
+        config, unused = super().from_dict(config_dict, return_unused_kwargs=True, **whole)
+        unused |= set_known(config, {name: kwargs[name] for name in kwargs if name not in whole})
+        if kwargs or asked:
+            config.encoder_config.num_labels = config.embedding_dim
+            config.validate_lwal()
+            refuse_other_problems(config)
+        return (config, unused) if wants_unused else config
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: str = "AutoConfig") -> None:
+        """As in transformers, for classes of your own: the model saves the code of this one with its own."""
+        if cls is not LwALConfig:
+            super().register_for_auto_class(auto_class)
+
+    def validate_lwal(self) -> None:
+        """Raise ValueError with the value and the remedy when a setting of the label table makes no sense."""
+        for name, allowed in (
+            ("task", tuple(TASKS)),
+            ("space", ("features", "embeddings")),
+            ("preset", ("default", "paper")),
+            ("initial_labels", ("class_means", "one_hot")),
+            ("initial_head", INITIAL_HEADS),
+        ):
+            value = getattr(self, name)
+            if value not in allowed:
+                raise ValueError(f"Unknown {name} {value!r}: choose one of {', '.join(allowed)}.")
+        for name in ("embedding_dim", "memory", "refresh_every", "warmup_steps"):
+            if not isinstance(value := getattr(self, name), int):
+                raise ValueError(f"{name} is {value!r}, but it must be a whole number.")
+        if self.embedding_dim < 2:
+            raise ValueError(
+                f"embedding_dim is {self.embedding_dim}, but label vectors need at least 2 dimensions: "
+                "leave it out for the default, min(hidden_size, max(128, num_labels))."
+            )
+        for name in ("memory", "refresh_every", "warmup_steps", "repel_weight"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, but it cannot be negative.")
+        if self.follow_drift is not None and not 0.0 <= self.follow_drift <= 1.0:
+            raise ValueError(f"follow_drift is {self.follow_drift}, but it is a share, from 0 to 1.")
+        if self.follow_drift and (self.preset == "paper" or self.refresh_every == 0):
+            why = "preset 'paper' keeps none" if self.preset == "paper" else "refresh_every 0 never refreshes them"
+            raise ValueError(
+                f"follow_drift is {self.follow_drift}, but only running class means can follow a drift, and {why}: "
+                "set follow_drift to 0."
+            )
+        started_with = self.initial_num_labels or self.num_labels
+        if self.initial_labels == "one_hot" and self.embedding_dim < started_with:
+            raise ValueError(
+                f"One-hot label vectors of {started_with} labels do not fit in embedding_dim {self.embedding_dim}: "
+                "use at least as many dimensions as labels."
+            )
+
+    @property
+    def label_names(self) -> dict[int, str]:
+        """Id to name of the labels, in order, whatever form a script left ``id2label`` in."""
+        return matched_label_names(self.id2label, None)[0] or {}
+
+    @property
+    def pooling(self) -> str:
+        """How tokens become the features: "model" as the stock classifier does, or a key of `pooling.MODES`."""
+        own = getattr(self.encoder_config, "model_type", None) == LwALPooledConfig.model_type  # code may exist twice
+        return str(self.encoder_config.pooling) if own else "model"
+
+    @property
+    def keys_to_ignore_at_inference(self) -> list[str]:
+        """Output fields that are not predictions: the encoder's own, and what the label table adds."""
+        own = list(getattr(self.encoder_config, "keys_to_ignore_at_inference", []))
+        return own + [key for key in EXTRA_OUTPUTS if key not in own]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Serialise without the encoder's dummy label names, one per embedding dimension.
+
+        Libraries that read a model's sizes from here find the encoder's; what is saved has them in its place alone.
+        """
+        output = super().to_dict()
+        backbone = output["encoder_config"].get("base_config", output["encoder_config"])
+        offer_targets(LwALConfig.model_type, backbone["model_type"])
+        output = {name: backbone[name] for name in SIZES if name in backbone} | output
+        for key in ("id2label", "label2id", "num_labels", "num_classes", "label_names"):  # the last two are timm's
+            output["encoder_config"].pop(key, None)
+        timm = {key: output["encoder_config"].get(key) for key in ("pretrained_cfg", "architecture")}
+        if timm["pretrained_cfg"]:  # timm's image processor has no file of its own: it is looked for here
+            output |= {**timm, "image_processor_type": "TimmWrapperImageProcessor"}
+        output.pop("problem_type", None)
+        return output
+
+    def to_diff_dict(self) -> dict[str, Any]:
+        """What is saved."""
+        return {name: value for name, value in super().to_diff_dict().items() if name not in SIZES}
+
+
+def matched_label_names(
+    id2label: Any, label2id: Mapping[Any, Any] | None, num_labels: int | None = None
+) -> tuple[dict[int, str] | None, dict[str, int] | None]:
+    """Bring ``id2label`` and ``label2id`` to one form (int to str and back), deriving the one that is missing.
+
+    Scripts pass ids as strings, names as a list, and set one of the two; transformers leaves the other stale.
+
+    Raises:
+        ValueError: ids that are not 0…C-1, a name that occurs twice, or another number of names than ``num_labels``.
+    """
+    if id2label is None and label2id is not None:
+        id2label = {index: name for name, index in label2id.items()}
+        if len(id2label) != len(label2id):
+            raise ValueError(f"label2id must give every label an id of its own, but it is {dict(label2id)}.")
+    if id2label is None:
+        return None, None
+    by_id = dict(id2label if isinstance(id2label, Mapping) else enumerate(id2label))
+    try:
+        names = {int(index): str(name) for index, name in by_id.items()}
+    except (TypeError, ValueError):
+        wrong = next(index for index in by_id if not str(index).strip().isdigit())
+        raise ValueError(
+            f"id2label must map the ids 0…{len(by_id) - 1} to names, but one of its ids is {wrong!r}: are ids and "
+            "names the wrong way round?"
+        ) from None
+    if sorted(names) != list(range(len(by_id))):
+        raise ValueError(f"id2label must use the ids 0…{len(by_id) - 1}, but its ids are {list(by_id)}.")
+    if len(set(names.values())) != len(names):
+        twice = sorted({name for name in names.values() if list(names.values()).count(name) > 1})
+        raise ValueError(f"Label names must be unique, but id2label repeats {', '.join(map(repr, twice))}.")
+    if num_labels is not None and num_labels != len(names):
+        raise ValueError(
+            f"num_labels is {num_labels}, but id2label names {len(names)} labels: pass only one of them, or make them "
+            "agree."
+        )
+    names = {index: names[index] for index in range(len(names))}
+    return names, {name: index for index, name in names.items()}
+
+
+def asked_label_names(
+    id2label: Any = None, label2id: Mapping[Any, Any] | None = None, num_labels: int | None = None
+) -> tuple[dict[int, str] | None, dict[str, int] | None]:
+    """`matched_label_names` of keywords that a caller has given, none of which may be dropped.
+
+    Raises:
+        ValueError: as there, or ``id2label`` and ``label2id`` say different things.
+    """
+    names, ids = matched_label_names(id2label, label2id, num_labels)
+    if id2label is not None and label2id is not None and matched_label_names(None, label2id)[0] != names:
+        raise ValueError(
+            f"id2label gives the labels {names}, but label2id is {dict(label2id)}: pass only one of them, or make "
+            "them agree."
+        )
+    return names, ids
+
+
+def generic_label_names(num_labels: int) -> dict[int, str]:
+    """Id to name of labels that nobody has named, as transformers calls them."""
+    return {index: f"LABEL_{index}" for index in range(num_labels)}
+
+
+def set_known(config: PreTrainedConfig, settings: dict[str, Any]) -> dict[str, Any]:
+    """Write settings into a configuration that knows them, and return those that it does not know.
+
+    Args:
+        config: changed in place; of an `LwALConfig`, what its encoder's configuration knows is written there.
+        settings: names and values.
+    """
+    unknown = {}
+    for name, value in settings.items():
+        encoder = config.encoder_config if isinstance(config, LwALConfig) else None
+        for_encoder = encoder is not None and name not in NOT_THE_ENCODERS and name not in vars(LwALConfig)
+        if for_encoder and hasattr(encoder, name):
+            setattr(encoder, name, value)
+            if hasattr(type(config), name):  # as output_hidden_states, which both read
+                setattr(config, name, value)
+        elif hasattr(config, name):
+            setattr(config, name, value)
+        else:
+            unknown[name] = value
+    return unknown
+
+
+def refuse_other_problems(config: PreTrainedConfig) -> None:
+    """Raise ValueError when a configuration asks for regression or for several labels per row."""
+    if config.problem_type in ("regression", "multi_label_classification") or config.num_labels == 1:
+        asked = config.problem_type or "regression (num_labels = 1)"
+        raise ValueError(
+            f"Label vectors need exactly one class per row and at least two classes, but the configuration asks for "
+            f"{asked}: use the stock AutoModelFor…Classification for it."
+        )
+
+
+if __package__ == "hf_lwal.modeling":  # transformers registers the copies that travel with checkpoints itself
+    AutoConfig.register(LwALConfig.model_type, LwALConfig)

@@ -1,0 +1,1 @@
+"""`LwALTrainer` and what it is made of: its callback, checkpoints, pushes, logs."""
