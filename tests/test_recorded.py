@@ -1,0 +1,83 @@
+"""Trainings and saved models of the release before the modules moved into folders: nothing of them has changed."""
+
+import json
+import math
+import shutil
+
+import pytest
+import torch
+from recording import CHECKPOINTS, LOOPS, RECORDED, RUNS, looped, platform, trained
+from safetensors.torch import load_file
+from trajectory import logits_of, rows_for
+from transformers import AutoModelForImageClassification, AutoModelForSequenceClassification
+
+from hf_lwal import AutoModelForLwALClassification
+from hf_lwal.cli.main import main
+
+KNOWN = json.loads((RECORDED / "trajectories.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Sums are rounded otherwise on several."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def compare(found, known):
+    """To the bit where both ran on the same PyTorch and processor, else as far as rounding goes."""
+    losses, expected = ([float.fromhex(loss) for loss in run["losses"]] for run in (found, known))
+    assert losses[0] != losses[-1]
+    if platform() == KNOWN["platform"]:
+        assert losses == expected
+        assert found["tensors"] == known["tensors"]
+    else:
+        assert losses == pytest.approx(expected, rel=1e-3)
+        assert math.isclose(found["norm"], known["norm"], rel_tol=1e-3)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_trainings_go_as_before(name, tmp_path):
+    """A rewrite of the training must not move a single digit of any way of training."""
+    compare(trained(name, tmp_path)[1], KNOWN["runs"][name])
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_plain_loops_go_as_before(name):
+    compare(looped(name), KNOWN["loops"][name])
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_saved_models_load_as_before(name, tmp_path):
+    """With this package's loader and with transformers' own; what is saved again is what was read."""
+    folder, kind = RECORDED / name, CHECKPOINTS[name][0]
+    stock = AutoModelForImageClassification if kind == "resnet" else AutoModelForSequenceClassification
+    expected, rows = load_file(folder / "expected.safetensors")["logits"], rows_for(kind, 40, seed=1)
+    for loader in (AutoModelForLwALClassification, stock):
+        model = loader.from_pretrained(folder)
+        logits = logits_of(model, rows)
+        torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+        assert platform() != KNOWN["platform"] or torch.equal(logits, expected)
+    model.save_pretrained(tmp_path)
+    before, after = (load_file(path / "model.safetensors") for path in (folder, tmp_path))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+    for file in ("label_table.json", "config.json"):
+        found, known = (json.loads((path / file).read_text(encoding="utf-8")) for path in (tmp_path, folder))
+        if file == "config.json":
+            for config in (found, known):
+                config["encoder_config"].pop("dtype", None)  # transformers learns it by loading
+        assert found == known
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_cards_are_written_again_as_before(name, tmp_path):
+    """What people wrote into a card stays, and so does every figure that only the card's facts still know."""
+    folder = shutil.copytree(RECORDED / name, tmp_path / name)
+    before = (folder / "README.md").read_text(encoding="utf-8")
+    assert main(["card", str(folder)]) == 0
+    after = (folder / "README.md").read_text(encoding="utf-8")
+    assert "Kept by hand." in after
+    assert after == before
