@@ -201,7 +201,7 @@ def test_an_edit_in_the_middle_of_a_plain_loop(models, tokenizer, caplog):
     model(**inputs_for(model, 8), labels=torch.arange(8) % LABELS).loss.backward()
     with torch.no_grad():
         model.label_table.offset_bias += 1.0
-    model.tracker.end_step(model)  # an edit ends the step that is under way, as evaluation does
+    model.tracker.end_step(model._tracked)  # an edit ends the step that is under way, as evaluation does
     expected = model.current_label_vectors()[[0, 1, 3, 4]].detach()
     model.remove_label("two")
     assert torch.equal(model.label_table.label_vectors, expected)

@@ -7,6 +7,7 @@ import torch
 from transformers import set_seed
 
 from hf_lwal import AutoModelForLwALClassification, LabelTable
+from hf_lwal.modeling.algorithm import RunningMeans
 
 
 @pytest.mark.parametrize(
@@ -25,7 +26,9 @@ def test_the_drift_is_followed_by_the_share_that_was_given(tiny_config, mode, sh
     model = AutoModelForLwALClassification.from_config(tiny_config("bert", num_labels=3), embedding_dim=8)
     model.label_tracking, model.config.follow_drift = mode, share
     table = model.label_table
-    table.first_sight(torch.cat([torch.randn(3, table.class_features.shape[1]), torch.ones(3, 1)], dim=1))
+    RunningMeans.first_sight(
+        table, torch.cat([torch.randn(3, table.class_features.shape[1]), torch.ones(3, 1)], dim=1)
+    )
     means, before = table.class_features.clone(), model.current_label_vectors().detach()
     shift = torch.linspace(-1, 1, means.shape[1])
     rows = torch.tensor([[2.0], [2.0], [0.0]])  # the third label, of which the step has no rows, must follow too

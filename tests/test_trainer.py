@@ -20,6 +20,7 @@ from transformers import (
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
 from hf_lwal.data.labels import rows_per_class
 from hf_lwal.functional import class_sums, pairwise_distances, pull_loss, refreshed_label_vectors, repel_loss
+from hf_lwal.modeling.algorithm import RunningMeans
 from hf_lwal.modeling.start import batch_norms
 
 LABELS = 5
@@ -230,7 +231,7 @@ def test_label_vectors_follow_a_common_drift(tiny_config, reanchor):
     labels = torch.tensor([0, 0, 3])
     rows = before["class_features"][labels] + torch.tensor([[0.5], [-0.5], [0.0]]) + drift
     table.pending_sums.add_(table.sums_of(rows, labels))
-    table.refresh(head, memory=50, reanchor=reanchor, follow_drift=1.0)
+    RunningMeans.refresh(table, head, memory=50, reanchor=reanchor, follow=1.0)
     with torch.no_grad():
         moved = head(drift.unsqueeze(0)) - head(torch.zeros(1, len(drift)))
     assert torch.allclose(table.class_features, before["class_features"] + drift, atol=1e-5)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from .modeling.auto import AutoModelForLwALClassification
     from .modeling.configuration_lwal import LwALConfig
+    from .modeling.core import LwALClassifierOutput
     from .modeling.label_table import LabelTable
     from .modeling.modeling_lwal import (
-        LwALClassifierOutput,
         LwALForAudioClassification,
         LwALForImageClassification,
         LwALForSequenceClassification,
@@ -44,7 +44,7 @@ _ON_FIRST_USE = {
     "AutoModelForLwALClassification": "modeling.auto",
     "CentroidRefreshCallback": "training.callbacks",
     "LabelTable": "modeling.label_table",
-    "LwALClassifierOutput": "modeling.modeling_lwal",
+    "LwALClassifierOutput": "modeling.core",
     "LwALConfig": "modeling.configuration_lwal",
     "LwALForAudioClassification": "modeling.modeling_lwal",
     "LwALForImageClassification": "modeling.modeling_lwal",
@@ -134,7 +134,10 @@ class _AcquaintTransformers(MetaPathFinder, Loader):
         assert module.__spec__ is not None
         module.__spec__.loader = module.__loader__ = self._loaders[module.__name__]
         module.__spec__.loader.exec_module(module)
-        import_module(self._modules[module.__name__], __name__)
+        ours = self._modules[module.__name__]
+        # A configuration that is being imported has asked for AutoConfig, and registers itself at its end.
+        if f"{__name__}.modeling.configuration_pooled" not in sys.modules or ours == ".modeling.auto":
+            import_module(ours, __name__)
 
 
 def _make_ready() -> None:

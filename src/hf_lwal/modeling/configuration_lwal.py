@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
+from .algorithm import UPDATES
 from .configuration_pooled import AroundConfig, LwALPooledConfig, forwarded
 from .peft_targets import SIZES, offer_targets
 from .tasks import TASKS
@@ -166,7 +167,7 @@ class LwALConfig(AroundConfig, PreTrainedConfig):
         for name, allowed in (
             ("task", tuple(TASKS)),
             ("space", ("features", "embeddings")),
-            ("preset", ("default", "paper")),
+            ("preset", tuple(UPDATES)),
             ("initial_labels", ("class_means", "one_hot")),
             ("initial_head", INITIAL_HEADS),
         ):
@@ -186,8 +187,9 @@ class LwALConfig(AroundConfig, PreTrainedConfig):
                 raise ValueError(f"{name} is {getattr(self, name)}, but it cannot be negative.")
         if self.follow_drift is not None and not 0.0 <= self.follow_drift <= 1.0:
             raise ValueError(f"follow_drift is {self.follow_drift}, but it is a share, from 0 to 1.")
-        if self.follow_drift and (self.preset == "paper" or self.refresh_every == 0):
-            why = "preset 'paper' keeps none" if self.preset == "paper" else "refresh_every 0 never refreshes them"
+        of_batch = UPDATES[self.preset].of_batch
+        if self.follow_drift and (of_batch or self.refresh_every == 0):
+            why = f"preset {self.preset!r} keeps none" if of_batch else "refresh_every 0 never refreshes them"
             raise ValueError(
                 f"follow_drift is {self.follow_drift}, but only running class means can follow a drift, and {why}: "
                 "set follow_drift to 0."

@@ -8,19 +8,17 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from .core import LabelTableModel
 from .fold_check import FoldReport, best_temperature, compare, observe, usable_classes
 from .heads import is_plain_linear, scores_of
 from .linear_fold import folded_linear
 from .probes import Batch, many_random_batches, on_device
-
-if TYPE_CHECKING:
-    from .modeling_lwal import LwALPreTrainedModel
 
 logger = logging.getLogger(__name__)
 
@@ -28,9 +26,7 @@ LOGIT_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 2e-2
 """Precision of the model → how far, relative to the largest, two ways to the same embedding may differ."""
 
 
-def fold(
-    model: LwALPreTrainedModel, inputs: Iterable[Batch] | None = None, *, add_bias: bool = False
-) -> PreTrainedModel:
+def fold(model: LabelTableModel, inputs: Iterable[Batch] | None = None, *, add_bias: bool = False) -> PreTrainedModel:
     """Return the stock classifier with the same predictions; see `fold_with_report`."""
     stock, report = fold_with_report(model, inputs, add_bias=add_bias)
     logger.info("%s", report)
@@ -39,7 +35,7 @@ def fold(
 
 @torch.no_grad()
 def fold_with_report(
-    model: LwALPreTrainedModel, inputs: Iterable[Batch] | None = None, *, add_bias: bool = False
+    model: LabelTableModel, inputs: Iterable[Batch] | None = None, *, add_bias: bool = False
 ) -> tuple[PreTrainedModel, FoldReport]:
     """Fold the label table into the head, and compare predictions on random and given inputs before giving it out.
 
@@ -75,7 +71,7 @@ def fold_with_report(
     return stock, report
 
 
-def _refuse_what_has_no_linear_head(model: LwALPreTrainedModel, add_bias: bool) -> None:
+def _refuse_what_has_no_linear_head(model: LabelTableModel, add_bias: bool) -> None:
     """Raise ValueError, with what to do instead, for a model that no stock checkpoint can stand for."""
     name = type(model.encoder).__name__
     if any(type(module).__module__.split(".")[0] == "peft" for module in model.modules()):
@@ -106,7 +102,7 @@ def _refuse_what_has_no_linear_head(model: LwALPreTrainedModel, add_bias: bool) 
         raise ValueError("The label vectors are not finite: the training that made them has failed.")
 
 
-def _with_folded_head(model: LwALPreTrainedModel, temperature: float) -> PreTrainedModel:
+def _with_folded_head(model: LabelTableModel, temperature: float) -> PreTrainedModel:
     """A copy of the encoder with the folded head and the names of the labels."""
     head, config = model.head_module, model.config
     vectors = model.label_table.label_vectors.to(head.weight.device)
@@ -141,7 +137,7 @@ def _refuse_to_save(*_: Any, **__: Any) -> NoReturn:
     )
 
 
-def _working_random_batches(model: LwALPreTrainedModel, needed: bool) -> list[Batch]:
+def _working_random_batches(model: LabelTableModel, needed: bool) -> list[Batch]:
     """Random batches that the model takes; none, if they are not needed and it takes no random ones."""
     try:
         batches = [on_device(batch, model) for batch in many_random_batches(model)]
@@ -156,7 +152,7 @@ def _working_random_batches(model: LwALPreTrainedModel, needed: bool) -> list[Ba
     return batches
 
 
-def _refuse_processed_logits(model: LwALPreTrainedModel, batches: list[Batch]) -> None:
+def _refuse_processed_logits(model: LabelTableModel, batches: list[Batch]) -> None:
     """Raise ValueError if the architecture does more with the head's output than calling it logits."""
     for batch in batches:
         embeddings = model(**batch).embeddings

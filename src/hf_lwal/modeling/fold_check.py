@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from .core import LabelTableModel
 from .heads import scores_of
 from .linear_fold import UNSEEN_BIAS, fitted_temperature, rankings
 from .probes import Batch
-
-if TYPE_CHECKING:
-    from .modeling_lwal import LwALPreTrainedModel
 
 NEAR_TIES = {torch.float64: 1e-5, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 """Precision of the model → relative difference of a row's two smallest distances at which rounding may decide."""
@@ -69,7 +67,7 @@ class Observed(NamedTuple):
     logits: Tensor
 
 
-def observe(model: LwALPreTrainedModel, batches: list[Batch]) -> Observed:
+def observe(model: LabelTableModel, batches: list[Batch]) -> Observed:
     """Run the model with a label table on all batches."""
     outputs = [model(**batch) for batch in batches]
     parts = [(output.embeddings.double().cpu(), output.logits.double().cpu()) for output in outputs]
@@ -78,7 +76,7 @@ def observe(model: LwALPreTrainedModel, batches: list[Batch]) -> Observed:
     return Observed(*(torch.cat(list(column)) for column in zip(*parts, strict=True)))
 
 
-def best_temperature(model: LwALPreTrainedModel, observed: Observed) -> float:
+def best_temperature(model: LabelTableModel, observed: Observed) -> float:
     """Fitted on the columns of the usable classes, of which there must be two."""
     usable = usable_classes(model)
     if int(usable.sum()) < 2:
@@ -88,7 +86,7 @@ def best_temperature(model: LwALPreTrainedModel, observed: Observed) -> float:
 
 
 def compare(
-    model: LwALPreTrainedModel,
+    model: LabelTableModel,
     stock: PreTrainedModel,
     batches: tuple[list[Batch], list[Batch]],
     observed: tuple[Observed, Observed],
@@ -137,7 +135,7 @@ def largest_difference(ours: Tensor, theirs: Tensor) -> tuple[float, float]:
     return float((ours - theirs).abs().max()), TOLERANCE * max(1.0, largest)
 
 
-def relative_gaps(model: LwALPreTrainedModel, embeddings: Tensor) -> Tensor:
+def relative_gaps(model: LabelTableModel, embeddings: Tensor) -> Tensor:
     """(N,) float64: how much farther the second nearest label vector is, relative to its distance."""
     vectors = model.label_table.label_vectors.cpu().double()[usable_classes(model)]
     if len(vectors) < 2:
@@ -147,7 +145,7 @@ def relative_gaps(model: LwALPreTrainedModel, embeddings: Tensor) -> Tensor:
     return (nearest[:, 1] - nearest[:, 0]) / nearest[:, 1].clamp(min=1e-30)
 
 
-def usable_classes(model: LwALPreTrainedModel) -> Tensor:
+def usable_classes(model: LabelTableModel) -> Tensor:
     """(C,) bool on the CPU: classes that the table lets win."""
     table = model.label_table
     seen = table.seen.cpu()

@@ -9,6 +9,7 @@ out of every result. Low-precision inputs are reduced in float32; float64 inputs
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -234,7 +235,7 @@ def pull_loss(
     class_weights: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """Cross-entropy of ``softmax(-scale * distances)``: Eq. (2) and (3), pulling rows to their label vector.
+    """Eq. (2) and (3) in one, from distances: `cross_entropy` of ``softmax(-scale * distances)``.
 
     Args:
         distances: (B, C).
@@ -257,7 +258,7 @@ def cross_entropy(
     class_weights: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """Cross-entropy in at least float32 that is 0 instead of NaN on a batch without labels.
+    """Pull loss, Eq. (3): cross-entropy in at least float32, 0 instead of NaN on a batch without labels.
 
     Args:
         logits: (B, C).
@@ -305,7 +306,12 @@ def repel_from_sums(sums: Tensor, counts: Tensor) -> Tensor:
     return between / counts.sum().clamp(min=1.0).square()
 
 
-def repel_loss(embeddings: Tensor, labels: Tensor, num_labels: int) -> Tensor:
+def repel_loss(
+    embeddings: Tensor,
+    labels: Tensor,
+    num_labels: int,
+    sum_over_ranks: Callable[[Tensor], Tensor] = lambda sums: sums,
+) -> Tensor:
     """Repel loss, Eq. (4): mean over the B x B pairs of the cosine similarity of rows of different classes.
 
     The paper writes a sum over pairs; its weight of 10 belongs to the mean, which the authors' code computes.
@@ -314,11 +320,13 @@ def repel_loss(embeddings: Tensor, labels: Tensor, num_labels: int) -> Tensor:
         embeddings: (B, D).
         labels: (B,) int64; -100 rows are left out, of B as well.
         num_labels: C.
+        sum_over_ranks: makes the pairs those of the rows of all ranks, and the loss equal on all of them.
 
     Returns:
         Scalar in [-1, 1].
     """
-    return repel_from_sums(*direction_sums(embeddings, labels, num_labels))
+    sums, counts = direction_sums(embeddings, labels, num_labels)
+    return repel_from_sums(sum_over_ranks(sums), sum_over_ranks(counts))
 
 
 def leave_one_out(distances: Tensor, labels: Tensor, counts: Tensor) -> Tensor:

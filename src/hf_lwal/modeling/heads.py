@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import sys
 import threading
 from typing import Any, NamedTuple
 
@@ -190,6 +191,12 @@ def layers_to_save(encoder: PreTrainedModel, head_name: str | None) -> list[str]
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.track_running_stats
     ]
     return list(dict.fromkeys(behind + [name for name in norms if name.partition(".")[0] not in behind]))
+
+
+def has_adapter(module: nn.Module) -> bool:
+    """Whether PEFT has put layers into it."""
+    peft = sys.modules.get("peft.tuners.tuners_utils")
+    return peft is not None and any(isinstance(layer, peft.BaseTunerLayer) for layer in module.modules())
 
 
 def active_copy(module: nn.Module) -> nn.Module:

@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -15,21 +15,19 @@ import torch
 from torch import Tensor, nn
 from transformers.tokenization_utils_base import LARGE_INTEGER
 
+from .core import LabelTableModel
 from .pictures import read_picture
 from .sounds import read_sound
 
-if TYPE_CHECKING:
-    from .modeling_lwal import LwALPreTrainedModel
-
 
 @torch.no_grad()
-def encode(model: LwALPreTrainedModel, inputs: Sequence[Any], processing_class: Any, batch_size: int) -> Tensor:
+def encode(model: LabelTableModel, inputs: Sequence[Any], processing_class: Any, batch_size: int) -> Tensor:
     """Embeddings (N, D) float32 on the CPU."""
     return torch.cat([model.embed(batch).cpu() for batch in evaluated(model, inputs, processing_class, batch_size)])
 
 
 @torch.no_grad()
-def start_values(model: LwALPreTrainedModel, inputs: Sequence[Any], processing_class: Any, batch_size: int) -> Tensor:
+def start_values(model: LabelTableModel, inputs: Sequence[Any], processing_class: Any, batch_size: int) -> Tensor:
     """What class means are taken of, (N, H) or (N, D) float32, on the model's device."""
     batches = evaluated(model, inputs, processing_class, batch_size)
     return torch.cat([model.start_values(batch).float() for batch in batches])
@@ -37,7 +35,7 @@ def start_values(model: LwALPreTrainedModel, inputs: Sequence[Any], processing_c
 
 @torch.no_grad()
 def predict(
-    model: LwALPreTrainedModel, inputs: Sequence[Any], processing_class: Any, top_k: int, batch_size: int
+    model: LabelTableModel, inputs: Sequence[Any], processing_class: Any, top_k: int, batch_size: int
 ) -> list[list[dict[str, Any]]]:
     """Per input the ``top_k`` likeliest labels with their probabilities."""
     names = model.config.label_names
@@ -52,7 +50,7 @@ def predict(
 
 
 def evaluated(
-    model: LwALPreTrainedModel, inputs: Sequence[Any], processing_class: Any, batch_size: int
+    model: LabelTableModel, inputs: Sequence[Any], processing_class: Any, batch_size: int
 ) -> Iterator[dict[str, Any]]:
     """Prepared batches, with the model in evaluation mode while they are used."""
     listed = as_list(inputs, model.task)
@@ -84,7 +82,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
                 model.train(was_training)
 
 
-def prepare(model: LwALPreTrainedModel, inputs: Sequence[Any], processing_class: Any) -> dict[str, Any]:
+def prepare(model: LabelTableModel, inputs: Sequence[Any], processing_class: Any) -> dict[str, Any]:
     """Raw inputs as one batch, on the model's device and in its dtype."""
     options: dict[str, Any] = {"return_tensors": "pt"}
     inputs = list(inputs)

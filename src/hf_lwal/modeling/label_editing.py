@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from .configuration_lwal import matched_label_names
+from .core import LabelTableModel
 from .heads import active_copy
 from .inference import start_values
 from .name_start import checked_label_names, name_texts
-
-if TYPE_CHECKING:
-    from .modeling_lwal import LwALPreTrainedModel
 
 logger = logging.getLogger(__name__)
 
@@ -158,7 +156,7 @@ class LabelEditing:
         _set_names(self, wanted)
 
 
-def _names_to_edit(model: LwALPreTrainedModel) -> list[str]:
+def _names_to_edit(model: LabelTableModel) -> list[str]:
     """Names of the labels by id, of a model that can be edited now and whose label vectors are up to date."""
     if active_copy(model.classifier) is not model.classifier or getattr(model, "_hf_peft_config_loaded", False):
         raise ValueError(
@@ -173,7 +171,7 @@ def _names_to_edit(model: LwALPreTrainedModel) -> list[str]:
     return list(model.config.label_names.values())
 
 
-def _set_names(model: LwALPreTrainedModel, names: list[str]) -> None:
+def _set_names(model: LabelTableModel, names: list[str]) -> None:
     """Write the names of an edited table; the model forgets what it had derived from the table before."""
     config = model.config
     if len(names) != config.num_labels and config.initial_num_labels is None:
@@ -201,7 +199,7 @@ def _refuse_taken(name: str, others: Sequence[str]) -> None:
         raise ValueError(f"There is already a label {name!r}: choose another name, or remove_label({name!r}) first.")
 
 
-def _refuse_without_means(model: LwALPreTrainedModel) -> None:
+def _refuse_without_means(model: LabelTableModel) -> None:
     if not bool(model.label_table.seen.any()):
         raise ValueError(
             "The label table has no class means yet, so a new label would have nothing to stand beside: train the "
@@ -210,7 +208,7 @@ def _refuse_without_means(model: LwALPreTrainedModel) -> None:
     _refuse_kept_head(model, "added")
 
 
-def _refuse_kept_head(model: LwALPreTrainedModel, what: str) -> None:
+def _refuse_kept_head(model: LabelTableModel, what: str) -> None:
     """A kept head's label vectors lie far outside the embeddings: a mean beside them would win every row."""
     if model.config.initial_labels == "one_hot" and model.config.initial_label_norm > 1.0:
         raise ValueError(

@@ -13,11 +13,9 @@ from .distributed import broadcast_
 from .functional import (
     calibrated_scale,
     class_sums,
-    common_drift,
     distances_of_differences,
     finite_rows,
     pairwise_distances,
-    refreshed_label_vectors,
     without_names,
 )
 from .label_rows import EditableRows, Head
@@ -176,7 +174,7 @@ class LabelTable(EditableRows):
         Returns:
             (C, D) float32.
         """
-        return self._through(head, self.class_features) + self.offset_bias
+        return self.through(head, self.class_features) + self.offset_bias
 
     @torch.no_grad()
     def materialize(self, head: Head | None) -> None:
@@ -188,68 +186,6 @@ class LabelTable(EditableRows):
         """Class sums and counts (C, N + 1) float32 of features or embeddings (B, N), detached."""
         sums, counts = class_sums(values.detach().float(), labels, self.num_labels)
         return torch.cat([sums, counts.unsqueeze(1)], dim=1)
-
-    @torch.no_grad()
-    def refresh(self, head: Head | None, memory: float, reanchor: bool, follow_drift: float = 0.0) -> None:
-        """Algorithm 1, the label update: merge the pending sums into the class means and forget them.
-
-        Args:
-            head: as for `derived`.
-            memory: M of `refreshed_label_vectors`.
-            reanchor: move the offset against the jump of the means, so that label vectors move by gradient only.
-                A class that had no mean jumps to its first.
-            follow_drift: share of `common_drift` by which the means of all classes move first, and label vectors with
-                them, re-anchored or not.
-        """
-        sums, rows = self.pending_sums[:, :-1], self.pending_sums[:, -1]
-        if follow_drift:
-            seen = self.seen.unsqueeze(1)
-            drift = common_drift(self.class_features, torch.where(seen, sums, 0.0), rows * self.seen)
-            self.class_features.add_(torch.where(seen, follow_drift * drift, 0.0))
-        means = refreshed_label_vectors(self.class_features, self.counts, sums, rows, memory)
-        if reanchor:
-            # The head is affine: mapping the small difference keeps digits that subtracting two outputs would lose.
-            jump = self._through(head, self.class_features - means) - self._through(head, torch.zeros_like(means[:1]))
-            self.offset_bias.add_(torch.where(self.seen.unsqueeze(1), jump, 0.0))
-        self.class_features.copy_(means)
-        self.counts.add_(rows.round().long())
-        self.pending_sums.zero_()
-
-    def centroids_of_batch(self, sums: Tensor, rows: Tensor) -> Tensor:
-        """Algorithm 1 as the paper has it: batch centroids, with gradient; absent classes keep their label vector.
-
-        Args:
-            sums: (C, D) class sums of this step's embeddings.
-            rows: (C,) their counts.
-
-        Returns:
-            (C, D) new label vectors; the stored ones follow them.
-        """
-        vectors = refreshed_label_vectors(self.label_vectors.clone(), self.counts, sums, rows, memory=0)
-        with torch.no_grad():
-            kept = torch.where(vectors.isfinite(), vectors, self.label_vectors)  # one bad batch must not stay
-            self.label_vectors.copy_(kept)
-            self.rejection_radii.zero_()
-            self.class_features.copy_(kept)
-            self.counts.add_(rows.round().long())
-        return vectors
-
-    @torch.no_grad()
-    def first_sight(self, sums: Tensor) -> Tensor:
-        """Give classes without a mean the mean of their first rows, at once.
-
-        Args:
-            sums: (C, N + 1) class sums and counts.
-
-        Returns:
-            (C, N + 1) the sums that are still to be merged at the next refresh.
-        """
-        rows = sums[:, -1]
-        new = ~self.seen & (rows > 0)  # (C,)
-        means = sums[:, :-1] / rows.clamp(min=1.0).unsqueeze(1)
-        self.class_features.copy_(torch.where(new.unsqueeze(1), means, self.class_features))
-        self.counts.add_(torch.where(new, rows, 0.0).round().long())
-        return torch.where(new.unsqueeze(1), 0.0, sums)
 
     @torch.no_grad()
     def calibrate(
@@ -275,8 +211,8 @@ class LabelTable(EditableRows):
         values, labels = finite_rows(values, labels)
         sums = self.sums_of(values, labels)
         rows = sums[:, -1]
-        vectors = self._through(head, sums[:, :-1] / rows.clamp(min=1.0).unsqueeze(1))
-        distances = pairwise_distances(self._through(head, values), vectors, labels)
+        vectors = self.through(head, sums[:, :-1] / rows.clamp(min=1.0).unsqueeze(1))
+        distances = pairwise_distances(self.through(head, values), vectors, labels)
         measured = without_names(labels, names)
         return calibrated_scale(distances, measured, rows, held_out=held_out, smoothed=smoothed)
 
@@ -321,10 +257,10 @@ class LabelTable(EditableRows):
         values, labels = finite_rows(values, labels)
         sums = self.sums_of(values, labels)
         rows = sums[:, -1:]
-        means = self._through(head, sums[:, :-1] / rows.clamp(min=1.0))
+        means = self.through(head, sums[:, :-1] / rows.clamp(min=1.0))
         vectors = torch.where(rows > 0, means + self.offset_bias, self.label_vectors)
         if choose:
-            embeddings = self._through(head, values)
+            embeddings = self.through(head, values)
             others = (torch.where(rows > 0, means, self.label_vectors), self.derived(head))
             vectors = max((vectors, *others), key=lambda found: _nearest(found, embeddings, labels))
         self.label_vectors.copy_(vectors)
@@ -368,7 +304,8 @@ class LabelTable(EditableRows):
         """Sizes shown by ``print(model)``."""
         return f"num_labels={self.num_labels}, embedding_dim={self.embedding_dim}"
 
-    def _through(self, head: Head | None, means: Tensor) -> Tensor:
+    def through(self, head: Head | None, means: Tensor) -> Tensor:
+        """Class means (C, N), or what else the head takes, as embeddings (C, D) float32."""
         return means if head is None else head(means).float()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> LabelTable:

@@ -9,18 +9,16 @@ import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zipfile import is_zipfile
 
 from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedConfig
 
 from .configuration_lwal import HUB_KEYWORDS, LwALConfig, generic_label_names
+from .core import LabelTableModel
 from .hub_code import broken_download
 from .label_rows import ROW_TENSORS
-
-if TYPE_CHECKING:
-    from .modeling_lwal import LwALPreTrainedModel
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +125,7 @@ def refuse_other_labels(name: str | os.PathLike[str], asked: dict[int, str], sto
 
 
 def take_labels(
-    model: LwALPreTrainedModel, name: str | os.PathLike[str], asked: dict[int, str], embedding_dim: int | None = None
+    model: LabelTableModel, name: str | os.PathLike[str], asked: dict[int, str], embedding_dim: int | None = None
 ) -> None:
     """Give a model that was just loaded the labels that were asked for; whatever changes is said in one line.
 
@@ -170,7 +168,7 @@ def take_labels(
     )
 
 
-def start_anew(model: LwALPreTrainedModel, names: dict[int, str], embedding_dim: int | None = None) -> None:
+def start_anew(model: LabelTableModel, names: dict[int, str], embedding_dim: int | None = None) -> None:
     """Give a model other labels, with a fresh head and an empty label table.
 
     Args:
@@ -244,7 +242,7 @@ def _unreadable_file(name: str | os.PathLike[str]) -> str | None:
 
 
 def check_loaded(
-    model: LwALPreTrainedModel, name: str | os.PathLike[str], info: dict[str, Any], ignore_mismatched_sizes: bool
+    model: LabelTableModel, name: str | os.PathLike[str], info: dict[str, Any], ignore_mismatched_sizes: bool
 ) -> None:
     """Refuse a checkpoint that lacks a part of the model, or does not fit the configuration.
 
@@ -285,7 +283,7 @@ def check_loaded(
     check_label_table(model, name)
 
 
-def check_label_table(model: LwALPreTrainedModel, name: str | os.PathLike[str]) -> None:
+def check_label_table(model: LabelTableModel, name: str | os.PathLike[str]) -> None:
     """Raise ValueError, with the label's name, where a label table holds numbers that no training writes.
 
     Args:

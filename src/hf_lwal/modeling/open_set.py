@@ -9,19 +9,17 @@ that the right one is the nearest, and trained rows overshoot them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from .core import LabelTableModel
 from .distributed import rows_of_ranks
 from .functional import IGNORE_INDEX, class_ids, cosine_distances, finite_rows
 from .inference import as_list, evaluated, prepare
 from .start import collect
-
-if TYPE_CHECKING:
-    from .modeling_lwal import LwALPreTrainedModel
 
 SHRINKAGE = 10.0
 """The quantile over all classes counts as much as this many rows of a class: a quantile of few rows says little."""
@@ -232,7 +230,7 @@ class _LabelledBatches:
     """Batches of raw inputs with labels, prepared as they are read; can be read twice."""
 
     def __init__(
-        self, model: LwALPreTrainedModel, inputs: list[Any], processing_class: Any, labels: Tensor, size: int
+        self, model: LabelTableModel, inputs: list[Any], processing_class: Any, labels: Tensor, size: int
     ) -> None:
         if len(labels) != len(inputs):
             raise ValueError(f"There are {len(inputs)} inputs, but {len(labels)} labels: give one label per input.")
@@ -245,7 +243,7 @@ class _LabelledBatches:
             yield {**prepare(self.model, self.inputs[part], self.processing_class), "labels": self.labels[part]}
 
 
-def _ids(model: LwALPreTrainedModel, labels: Sequence[int | str] | None) -> Tensor:
+def _ids(model: LabelTableModel, labels: Sequence[int | str] | None) -> Tensor:
     """(N,) int64 ids of labels that may be names."""
     label2id = {name: index for index, name in model.config.label_names.items()}
     given: list[Any] = [] if labels is None else list(labels)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from .modeling_lwal import LwALPreTrainedModel
+from .core import LabelTableModel
 
 Batch = dict[str, Any]
 
@@ -25,7 +24,7 @@ WAVE_LENGTH = 4_000
 SPECIAL_TOKENS = ("pad", "bos", "eos", "cls", "sep", "mask", "unk", "decoder_start")
 
 
-def random_batches(model: LwALPreTrainedModel, rows: int, batch_size: int = 8, seed: int = 0) -> list[Batch]:
+def random_batches(model: LabelTableModel, rows: int, batch_size: int = 8, seed: int = 0) -> list[Batch]:
     """Random token ids, pixels, waves or spectrograms from a generator of their own.
 
     Args:
@@ -46,7 +45,7 @@ def random_batches(model: LwALPreTrainedModel, rows: int, batch_size: int = 8, s
     return [make(config, min(batch_size, rows - start), generator) for start in range(0, rows, batch_size)]
 
 
-def many_random_batches(model: LwALPreTrainedModel) -> list[Batch]:
+def many_random_batches(model: LabelTableModel) -> list[Batch]:
     """1,000 random rows, or fewer where they would take minutes: of large inputs, and of texts one at a time."""
     first = random_batches(model, 2)[0]
     values = max(value[0].numel() for value in first.values())
@@ -106,7 +105,7 @@ MAKERS: dict[str, Callable[[Any, int, torch.Generator], Batch]] = {
 }
 
 
-def on_device(batch: Batch, model: LwALPreTrainedModel) -> Batch:
+def on_device(batch: Batch, model: LabelTableModel) -> Batch:
     """A batch without labels and what model or encoder do not take, on the model's device and in its dtype."""
     known = set(inspect.signature(type(model).forward).parameters) - {"labels"}
     return {
@@ -116,7 +115,7 @@ def on_device(batch: Batch, model: LwALPreTrainedModel) -> Batch:
     }
 
 
-def _moved(value: Any, model: LwALPreTrainedModel) -> Any:
+def _moved(value: Any, model: LabelTableModel) -> Any:
     if not isinstance(value, Tensor):
         return value
     return value.to(model.device, model.encoder.dtype if value.is_floating_point() else value.dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,11 +10,9 @@ from transformers import PreTrainedModel
 from transformers.integrations import is_deepspeed_zero3_enabled
 
 from .configuration_lwal import matched_label_names
+from .core import LabelTableModel
 from .heads import is_plain_linear, stock_from_config
 from .loading import listed
-
-if TYPE_CHECKING:
-    from .modeling_lwal import LwALPreTrainedModel
 
 Layout = dict[str, Any]
 """Name of each part of an encoder → what it is: a module's type, a parameter's shape."""
@@ -28,7 +26,7 @@ WRAPPERS = ("peft.", "torch.distributed.", "torch._dynamo.", "deepspeed.", "tran
 """Where the modules come from that stand for others while a model is trained."""
 
 
-def check_labels_fit(model: LwALPreTrainedModel) -> None:
+def check_labels_fit(model: LabelTableModel) -> None:
     """Raise ValueError when the configuration names another number of labels than the label table has.
 
     Args:
@@ -43,7 +41,7 @@ def check_labels_fit(model: LwALPreTrainedModel) -> None:
         )
 
 
-def check_can_be_loaded_again(model: LwALPreTrainedModel) -> None:
+def check_can_be_loaded_again(model: LabelTableModel) -> None:
     """Raise ValueError for a model of which something else, or nothing, would come back.
 
     Args:
@@ -65,7 +63,7 @@ def check_can_be_loaded_again(model: LwALPreTrainedModel) -> None:
         )
 
 
-def changed_parts(model: LwALPreTrainedModel) -> str | None:
+def changed_parts(model: LabelTableModel) -> str | None:
     """In which part the encoder is not what is built from its configuration, as half a sentence; None if it is.
 
     Dropout may be another or none: it does nothing when a model predicts. Quantised and sharded encoders are not
@@ -98,7 +96,7 @@ def changed_parts(model: LwALPreTrainedModel) -> str | None:
     return None
 
 
-def _rebuilt(model: LwALPreTrainedModel) -> PreTrainedModel:
+def _rebuilt(model: LabelTableModel) -> PreTrainedModel:
     """The encoder that loading builds, without memory and without a number from the caller's random stream."""
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         built: PreTrainedModel = stock_from_config(model.config.encoder_config, model.task)

@@ -8,16 +8,17 @@ the micro-batches then add up to the gradient of the whole step, while one micro
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..modeling.distributed import all_reduce_sum
-from ..modeling.functional import class_sums, direction_sums, refreshed_label_vectors, repel_from_sums
-from ..modeling.modeling_lwal import LwALClassifierOutput, LwALPreTrainedModel
+from ..modeling.algorithm import BatchCentroids
+from ..modeling.core import LwALClassifierOutput
+from ..modeling.modeling_lwal import LwALPreTrainedModel
 from ..modeling.start import kept_batch_norms, own_random_state
-from ..objectives import LossContext, ObjectiveLoss
+from ..objectives import LossContext, Objective, ObjectiveLoss
 
 
 class WholeStep:
@@ -47,42 +48,31 @@ class WholeStep:
             embeddings = [model.embed(part) for part in inputs]
         return cls(embeddings, [batch["labels"] for batch in batches])
 
-    def loss(self, model: LwALPreTrainedModel, embeddings: Tensor, context: LossContext) -> ObjectiveLoss:
+    def loss(self, objective: Objective, embeddings: Tensor, context: LossContext) -> ObjectiveLoss:
         """Pass 2: loss of the whole step as a function of the next micro-batch's embeddings.
 
         Args:
-            model: whose label vectors the centroids replace.
+            objective: whose loss it is.
             embeddings: (B, D) of the next micro-batch, with gradient.
-            context: what the trainer knows about the step.
+            context: what the trainer knows about the step; the centroids replace the label vectors of its model.
 
         Returns:
             A loss with the gradient of the whole step and the value of this micro-batch's share of it, so that the
             micro-batches' values add up.
         """
+        model = context.model
         parts = [part.to(embeddings) for part in self.embeddings]
         parts[self.done] = embeddings
         self.done += 1
         rows, labels = torch.cat(parts), torch.cat(self.labels)  # (all rows of this rank, D)
-        vectors = self._label_vectors(model, rows, labels)
-        logits = model.label_table(rows, vectors, labels)
-        pull = context.classification_loss(LwALClassifierOutput(logits=logits, embeddings=rows), labels, labels)
-        terms = {"pull_loss": pull.detach() / len(parts)}
-        loss = pull
-        if model.config.repel_weight > 0:
-            sums, counts = direction_sums(rows, labels, model.label_table.num_labels)
-            repel = repel_from_sums(all_reduce_sum(sums), all_reduce_sum(counts))
-            terms["repel_loss"] = repel.detach() / len(parts)
-            loss = loss + model.config.repel_weight * repel
-        return ObjectiveLoss(loss - loss.detach() * (1.0 - 1.0 / len(parts)), terms)
+        vectors, _ = BatchCentroids.centroids(model.label_table, rows, labels)
+        outputs = LwALClassifierOutput(logits=model.label_table(rows, vectors, labels), embeddings=rows)
+        loss, terms = objective.loss(outputs, labels, replace(context, micro_batches=1))
+        share = {name: value / len(parts) for name, value in terms.items()}
+        return ObjectiveLoss(loss - loss.detach() * (1.0 - 1.0 / len(parts)), share)
 
     @torch.no_grad()
     def commit(self, model: LwALPreTrainedModel) -> None:
         """Step end: store the centroids of the whole step."""
-        sums, counts = class_sums(torch.cat(self.embeddings), torch.cat(self.labels), model.label_table.num_labels)
-        model.label_table.centroids_of_batch(all_reduce_sum(sums), all_reduce_sum(counts))
-
-    def _label_vectors(self, model: LwALPreTrainedModel, rows: Tensor, labels: Tensor) -> Tensor:
-        table = model.label_table
-        sums, counts = class_sums(rows, labels, table.num_labels)
-        sums, counts = all_reduce_sum(sums), all_reduce_sum(counts)
-        return refreshed_label_vectors(table.label_vectors.clone(), table.counts, sums, counts, memory=0)
+        table, rows = model.label_table, torch.cat(self.embeddings)
+        BatchCentroids.store(table, *BatchCentroids.centroids(table, rows, torch.cat(self.labels)))

@@ -88,7 +88,7 @@ class LabelLog:
     def _warn_of_collapse(self, model: LwALPreTrainedModel, scale: float, between: float) -> None:
         # Without a calibrated start, as in the paper, flat logits are where training begins; and where the vectors are
         # one, the start pass has said why.
-        if model.config.preset == "paper" or scale * between >= FLAT_LOGITS or between < SQUARED_DISTANCE_FLOOR**0.5:
+        if model.label_update.of_batch or scale * between >= FLAT_LOGITS or between < SQUARED_DISTANCE_FLOOR**0.5:
             return
         number = model.label_table.num_labels
         self._warn_once(

@@ -33,6 +33,7 @@ from ..data.start_budget import FORWARD_ROWS, batches_by_length, rows_per_class_
 from ..data.streams import KeptStream
 from ..metrics import AccuracyAndF1
 from ..modeling.configuration_lwal import matched_label_names
+from ..modeling.core import LwALClassifierOutput
 from ..modeling.distributed import (
     all_reduce_sum,
     broadcast_,
@@ -44,7 +45,7 @@ from ..modeling.distributed import (
 )
 from ..modeling.functional import IGNORE_INDEX
 from ..modeling.inference import max_length_of
-from ..modeling.modeling_lwal import LwALClassifierOutput, LwALPreTrainedModel
+from ..modeling.modeling_lwal import LwALPreTrainedModel
 from ..modeling.name_start import check_descriptions, name_batches, wanted_names, with_names
 from ..modeling.peft_support import check_adapter, check_trainable, core_model
 from ..modeling.probe_start import prompt_rows
@@ -246,7 +247,7 @@ class LwALTrainer(BestModelTrainer):
         model = self._lwal_model
         if model is None:
             return
-        paper = model.config.preset == "paper"
+        paper = model.label_update.of_batch
         if paper and self.args.n_gpu > 1:
             raise ValueError(
                 "The paper preset needs all rows of a step in one place, which nn.DataParallel does not give: start "
@@ -304,7 +305,7 @@ class LwALTrainer(BestModelTrainer):
         return torch.stack([(part != IGNORE_INDEX).sum() for part in labels]).sum() if labels else None
 
     def _wants_whole_step(self, model: LwALPreTrainedModel) -> bool:
-        return self.lwal_settings.exact_accumulation and model.config.preset == "paper" and model.refresh_due
+        return self.lwal_settings.exact_accumulation and model.label_update.of_batch and model.refresh_due
 
     def compute_loss(
         self,
@@ -329,7 +330,7 @@ class LwALTrainer(BestModelTrainer):
             context.model.label_tracking = "off"  # the forward must not refresh from a part of the step
             outputs = model(**kept)
             context.model.label_tracking = "trainer"
-            loss, terms = self._whole_step.loss(context.model, outputs["embeddings"], context)
+            loss, terms = self._whole_step.loss(self.label_objective, outputs["embeddings"], context)
         else:
             with self._without_loss_of_the_model():
                 outputs = self.label_objective.forward_model(model, kept)
@@ -384,7 +385,7 @@ class LwALTrainer(BestModelTrainer):
     def _observe(self, outputs: Any, labels: Tensor, terms: Mapping[str, Tensor]) -> None:
         self._label_log.add(terms)
         model = self._lwal_model
-        if model is None or model.config.preset == "paper":
+        if model is None or model.label_update.of_batch:
             return
         values = model.values(outputs["embeddings"], outputs.get("features"))
         sums = self._label_log.finite(model.label_table.sums_of(values, labels))
@@ -403,7 +404,7 @@ class LwALTrainer(BestModelTrainer):
         if model is None or labels is None:
             return
         labels = labels.to(self.args.device)
-        if model.config.preset == "paper" and not any(getattr(output, "loss", None) is not None for output in seen):
+        if model.label_update.of_batch and not any(getattr(output, "loss", None) is not None for output in seen):
             raise ValueError(
                 f"{name} calls the model without labels, from which the paper preset takes its centroids: leave "
                 "`labels` in what the model is called with."
@@ -464,8 +465,8 @@ class LwALTrainer(BestModelTrainer):
         seconds = counted.seconds + time.perf_counter() - began
         warn_of_alike_rows(samples)
         if isinstance(model, LwALPreTrainedModel):
-            follows = model.config.preset == "default"  # the paper's label vectors are those of the last batch
-            model.config.close_classes = follows and classes_are_close(samples, model.config.num_labels)
+            of_batch = model.label_update.of_batch
+            model.config.close_classes = not of_batch and classes_are_close(samples, model.config.num_labels)
         warn_of_missing_classes(counted.labels, self._label_names())
         self._warn_of_scale(numbers)
         if counted.names:
@@ -557,7 +558,7 @@ class LwALTrainer(BestModelTrainer):
         sums, self._step_sums = self._step_sums, None
         if sums is None or self.accelerator.optimizer_step_was_skipped:
             sums = torch.zeros_like(model.label_table.pending_sums)
-        model.commit(sums if model.config.preset == "paper" else all_reduce_sum(sums))
+        model.commit(sums if model.label_update.of_batch else all_reduce_sum(sums))
 
     def refresh_for_evaluation(self, epoch_end: bool) -> None:
         """Before an evaluation or save: write evaluation-mode label vectors where the settings want it.

@@ -1,0 +1,204 @@
+"""Algorithm 1 of Yu & Verma (2022), arXiv:2209.04528: how label vectors move while the network trains.
+
+For every step i with a batch of inputs x and labels, the paper does::
+
+    z ← f(x)                                            LwALPreTrainedModel.classify
+    if i ≥ w and (i − w) mod k = 0:                     refresh_due
+        y_c ← mean of the z of class c in the batch     Eq. (1): BatchCentroids.label_vectors
+    p_c ← softmax over c of −‖z − y_c‖                  Eq. (2): LabelTable.forward
+    loss ← −log p_label                                 Eq. (3): cross_entropy
+    if label vectors moved: loss ← loss + λ · repel     Eq. (4): repel_loss
+    step of the optimizer on f, through the y_c too     the training loop; then end_step
+
+The two classes here are the two ways to do it: `BatchCentroids` to the letter, and `RunningMeans`, the default, which
+remembers rows of earlier steps, so that small batches and many classes work. They hold no state: that is in the label
+table, so that it is saved with the model.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from .distributed import all_reduce_sum
+from .functional import class_sums, common_drift, refreshed_label_vectors
+from .label_rows import Head
+from .label_table import LabelTable
+
+
+def refresh_due(step: int, every: int, warmup: int) -> bool:
+    """Whether step t refreshes: t >= w and (t - w) mod k = 0; never when k = 0.
+
+    The paper writes ``(i - w) mod k = 1``, which never holds for k = 1; the authors' code does this.
+
+    Args:
+        step: optimizer steps done, t.
+        every: k.
+        warmup: w.
+    """
+    return every > 0 and step >= warmup and (step - warmup) % every == 0
+
+
+class LabelUpdate(ABC):
+    """How label vectors move.
+
+    Attributes:
+        of_batch: they are the centroids of the last batch, which the loss has to see whole.
+    """
+
+    of_batch: ClassVar[bool]
+
+    @abstractmethod
+    def label_vectors(self, table: LabelTable, head: Head | None, embeddings: Tensor, labels: Tensor | None) -> Tensor:
+        """Label vectors (C, D) that a training step compares its embeddings with, with gradient.
+
+        Args:
+            table: the label table.
+            head: maps class means (C, H) to label vectors; None where they are means of embeddings.
+            embeddings: (B, D).
+            labels: (B,) int64 of the rows to refresh from; None where no refresh is due.
+        """
+
+    @abstractmethod
+    def end_step(
+        self, table: LabelTable, head: Head | None, sums: Tensor, due: bool, config: Any, follow: float
+    ) -> None:
+        """Take what an optimizer step has seen.
+
+        Args:
+            table: the label table.
+            head: as above.
+            sums: (C, N + 1) float32 class sums and counts of all rows of the step, equal on all ranks.
+            due: this step refreshes.
+            config: `LwALConfig`, for what each way has to choose.
+            follow: share of the common drift that label vectors follow.
+        """
+
+    @abstractmethod
+    def current(self, table: LabelTable, head: Head | None) -> Tensor:
+        """(C, D) label vectors as the next training step would find them."""
+
+
+class BatchCentroids(LabelUpdate):
+    """The paper's: label vectors become the centroids of the batch, before its loss is taken against them."""
+
+    of_batch = True
+
+    def label_vectors(self, table: LabelTable, head: Head | None, embeddings: Tensor, labels: Tensor | None) -> Tensor:
+        """Eq. (1): the centroids, stored and with gradient."""
+        if labels is None:
+            return table.label_vectors.clone()
+        centroids, counts = self.centroids(table, embeddings, labels)
+        self.store(table, centroids, counts)
+        return centroids
+
+    @staticmethod
+    def centroids(table: LabelTable, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Centroids (C, D) of the rows of all ranks, and their counts (C,); a label without rows keeps its vector."""
+        sums, counts = map(all_reduce_sum, class_sums(embeddings, labels, table.num_labels))
+        return refreshed_label_vectors(table.label_vectors.clone(), table.counts, sums, counts, memory=0), counts
+
+    @staticmethod
+    @torch.no_grad()
+    def store(table: LabelTable, centroids: Tensor, counts: Tensor) -> None:
+        """Let the label vectors be these centroids (C, D) of so many rows (C,)."""
+        kept = torch.where(centroids.isfinite(), centroids, table.label_vectors)  # one bad batch must not stay
+        table.label_vectors.copy_(kept)
+        table.rejection_radii.zero_()
+        table.class_features.copy_(kept)
+        table.counts.add_(counts.round().long())
+
+    def end_step(
+        self, table: LabelTable, head: Head | None, sums: Tensor, due: bool, config: Any, follow: float
+    ) -> None:
+        """Nothing is left to do: the refresh was part of the forward."""
+
+    def current(self, table: LabelTable, head: Head | None) -> Tensor:
+        """Those of the last refresh."""
+        return table.label_vectors
+
+
+class RunningMeans(LabelUpdate):
+    """The default: means over the rows of many steps, seen through the current head, plus a learned offset.
+
+    They move when the step is over, so its loss takes them as constants; the gradient reaches head and offset.
+    """
+
+    of_batch = False
+
+    def label_vectors(self, table: LabelTable, head: Head | None, embeddings: Tensor, labels: Tensor | None) -> Tensor:
+        """Eq. (1) for the current head: class means through it, plus the offset."""
+        return table.derived(head)
+
+    @torch.no_grad()
+    def end_step(
+        self, table: LabelTable, head: Head | None, sums: Tensor, due: bool, config: Any, follow: float
+    ) -> None:
+        """Keep the sums of the step, and merge them into the class means when a refresh is due."""
+        sums = torch.where(sums.isfinite().all(), sums, 0.0)
+        if config.refresh_every == 0:  # means stay, but a label without one would never be learned
+            self.first_sight(table, sums)
+            table.pending_sums.zero_()
+        else:
+            table.pending_sums.add_(sums)
+        if due:
+            self.refresh(table, head, config.memory, config.offset and config.reanchor, follow)
+
+    def current(self, table: LabelTable, head: Head | None) -> Tensor:
+        """Derived anew: head and offset move at every step."""
+        return table.derived(head)
+
+    @staticmethod
+    @torch.no_grad()
+    def refresh(table: LabelTable, head: Head | None, memory: float, reanchor: bool, follow: float = 0.0) -> None:
+        """Merge the pending sums into the class means and forget them.
+
+        Args:
+            table: the label table.
+            head: as for `LabelTable.derived`.
+            memory: M of `refreshed_label_vectors`.
+            reanchor: move the offset against the jump of the means, so that label vectors move by gradient only.
+                A class that had no mean jumps to its first.
+            follow: share of `common_drift` by which the means of all classes move first, and label vectors with them,
+                re-anchored or not.
+        """
+        sums, counts = table.pending_sums[:, :-1], table.pending_sums[:, -1]
+        seen = table.seen.unsqueeze(1)  # (C, 1)
+        if follow:
+            drift = common_drift(table.class_features, torch.where(seen, sums, 0.0), counts * table.seen)
+            table.class_features.add_(torch.where(seen, follow * drift, 0.0))
+        means = refreshed_label_vectors(table.class_features, table.counts, sums, counts, memory)
+        if reanchor:
+            # The head is affine: mapping the small difference keeps digits that subtracting two outputs would lose.
+            zero = torch.zeros_like(means[:1])
+            jump = table.through(head, table.class_features - means) - table.through(head, zero)
+            table.offset_bias.add_(torch.where(seen, jump, 0.0))
+        table.class_features.copy_(means)
+        table.counts.add_(counts.round().long())
+        table.pending_sums.zero_()
+
+    @staticmethod
+    @torch.no_grad()
+    def first_sight(table: LabelTable, sums: Tensor) -> Tensor:
+        """Give classes without a mean the mean of their first rows, at once.
+
+        Args:
+            table: the label table.
+            sums: (C, N + 1) class sums and counts.
+
+        Returns:
+            (C, N + 1) the sums that are still to be merged at the next refresh.
+        """
+        counts = sums[:, -1]
+        new = (~table.seen & (counts > 0)).unsqueeze(1)  # (C, 1)
+        means = sums[:, :-1] / counts.clamp(min=1.0).unsqueeze(1)
+        table.class_features.copy_(torch.where(new, means, table.class_features))
+        table.counts.add_(torch.where(new.squeeze(1), counts, 0.0).round().long())
+        return torch.where(new, 0.0, sums)
+
+
+UPDATES: dict[str, LabelUpdate] = {"default": RunningMeans(), "paper": BatchCentroids()}
+"""Preset of a model → how its label vectors move."""
