@@ -125,8 +125,9 @@ def test_the_top_level_fits_on_one_screen():
 @pytest.mark.parametrize("first", ["modeling.heads", "modeling.configuration_pooled", "settings.training_args"])
 def test_any_module_may_be_imported_first(first):
     """Importing transformers' Auto classes imports the models, which must not then meet themselves half-made."""
-    code = f"import hf_lwal.{first}, transformers as t; print(type(t.AutoConfig.for_model('lwal')) in " + (
-        "t.AutoModelForSequenceClassification._model_mapping)"
+    code = (
+        f"import hf_lwal.{first}, transformers as t; auto = t.AutoModelForSequenceClassification;"
+        "print(type(t.AutoConfig.for_model('lwal')) in auto._model_mapping)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "True", done.stderr
