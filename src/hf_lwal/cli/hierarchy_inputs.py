@@ -6,7 +6,7 @@ import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,15 +15,57 @@ from ..bench.comparison import attach_images, load_part, load_processing_class, 
 from ..data.sources import encode_labels, find_columns, load_splits
 from ..data.usable import usable
 from ..errors import CommandError
+from .flags import argument, option
+from .writing import check_output_folder
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
     from ..data.sources import Columns
-    from .hierarchy import HierarchyOptions
 
 MAX_TOKENS = 128
 """Tokens of a text beyond this number are cut off where class means are taken."""
+
+
+@dataclass(frozen=True)
+class HierarchyOptions:
+    """Draw what a model learned about its labels, and compare it with WordNet or with known groups.
+
+    Writes dendrogram, heat map, map, nearest labels and, where asked, how well a reference agrees.
+    """
+
+    model: str = argument(
+        "folder or Hub name of a classifier, or a CSV file: label, optionally group, one column per dimension"
+    )
+    output: str = option("lwal-hierarchy", "folder for the pictures and tables")
+    metric: Literal["euclidean", "cosine"] = option("euclidean", "distance between label vectors")
+    reference: Literal["wordnet", "groups"] | None = option(
+        None, "what to compare with: distances in WordNet, or groups of the labels"
+    )
+    wordnet: str | None = option(None, "folder or tar archive with WordNet's files; default: nltk's corpus")
+    senses: str | None = option(
+        None, "WordNet senses: awa2, cifar10, cifar100, fashion_mnist or a JSON file; default: first noun sense"
+    )
+    dataset: str | None = option(
+        None, "data set with groups of the labels, and with rows where the model has no label table"
+    )
+    group_column: str | None = option(None, "column of the data set with the group of each label")
+    text_column: str | None = option(None, "column with the text or image; default: found by name and type")
+    label_column: str | None = option(None, "column with the label; default: found by name and type")
+    samples_per_label: int = option(50, "rows per label for class means, where the model has no label table")
+    top_k: int = option(5, "nearest labels to list for each label")
+    format: Literal["png", "svg", "pdf"] = option("png", "kind of the pictures")
+
+    def check(self) -> None:
+        """Raise for options that cannot work, before anything is loaded."""
+        for name in ("samples_per_label", "top_k"):
+            if getattr(self, name) < 1:
+                raise CommandError(f"--{name.replace('_', '-')} must be above 0, got {getattr(self, name)}.")
+        if (self.wordnet or self.senses) and self.reference != "wordnet":
+            raise CommandError("--wordnet and --senses belong to a comparison: add --reference wordnet.")
+        if self.group_column and not self.dataset:
+            raise CommandError("--group-column is a column of a data set: name it with --dataset.")
+        check_output_folder(self.output)
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from ..modeling.files import write_text_atomically
 from ..training.folder_lock import LOCK_FILE, FolderLock, in_use
 from .flags import argument, option
 from .train_checks import check_given, rehearse
-from .train_data import Rows, fit_tokenizer, load_rows, ready
+from .train_data import fit_tokenizer, load_rows, ready
 from .train_flags import DEFAULTS, build_arguments, training_values
-from .train_model import Start, build_model, check_max_length, choose_start
+from .train_model import Job, build_model, check_max_length, choose_start
 from .train_resume import check_same_model, in_order_of_checkpoint, logging_steps_of
 
 if TYPE_CHECKING:
@@ -115,25 +115,6 @@ class TrainOptions:
                 raise CommandError(f"--embedding-dim: {error}") from error
         if self.resume and self.overwrite:
             raise CommandError("--resume continues and --overwrite starts anew: give one of them.")
-
-
-@dataclass(frozen=True)
-class Job:
-    """One training with everything it needs."""
-
-    data: str
-    rows: Rows
-    start: Start
-    values: dict[str, Any]
-    embedding_dim: str | None
-    max_length: int | None
-    resume: bool
-    checkpoint: str | None = None
-
-    @property
-    def output(self) -> Path:
-        """The output folder."""
-        return Path(self.values["output_dir"])
 
 
 def run(options: TrainOptions) -> int:

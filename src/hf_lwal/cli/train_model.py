@@ -1,4 +1,4 @@
-"""The model that ``hf-lwal train`` starts from: a pretrained one, or a small ConvNet for small pictures."""
+"""What ``hf-lwal train`` trains: a pretrained model, or a small ConvNet for small pictures, on rows with settings."""
 
 from __future__ import annotations
 
@@ -35,6 +35,25 @@ class Start:
     base: str | None
     processing_class: Any
     title: str
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training with everything it needs."""
+
+    data: str
+    rows: Rows
+    start: Start
+    values: dict[str, Any]
+    embedding_dim: str | None
+    max_length: int | None
+    resume: bool
+    checkpoint: str | None = None
+
+    @property
+    def output(self) -> Path:
+        """The output folder."""
+        return Path(self.values["output_dir"])
 
 
 def choose_start(model: str | None, rows: Rows) -> Start:
