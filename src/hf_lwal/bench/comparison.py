@@ -13,13 +13,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..data.selection import stratified_indices
 from ..data.sources import (
     encode_labels,
     evaluation_split,
     find_columns,
     label_groups,
     load_splits,
-    stratified_indices,
 )
 from ..data.usable import usable
 from ..errors import CommandError

@@ -171,13 +171,15 @@ def _class_means(options: HierarchyOptions) -> Labels:
         default_data_collator,
     )
 
+    from ..data.labels import rows_per_class
     from ..hierarchy.label_vectors import label_vectors
 
     rows, columns = _training_rows(options)
     stock = AutoModelForSequenceClassification if columns.kind == "text" else AutoModelForImageClassification
     model = load_part(stock, options.model)
     names = _names(model)
-    rows = _in_model_order(rows, names).select(_some_rows(rows, options.samples_per_label))
+    rows = _in_model_order(rows, names)
+    rows = rows.select(rows_per_class(np.asarray(rows["label"][:]), options.samples_per_label, seed=0))
     processing = load_processing_class(options.model, columns.kind)
     ready = (tokenize if columns.kind == "text" else attach_images)(rows, columns.input, processing, MAX_TOKENS)
     collate: Any = DataCollatorWithPadding(processing) if columns.kind == "text" else default_data_collator
@@ -210,12 +212,6 @@ def _in_model_order(rows: Dataset, names: list[str]) -> Dataset:
             f"{', '.join(own[:5])} … ({len(own)}). Give the data that the model was trained on."
         )
     return rows if unnamed else rows.align_labels_with_mapping({name: i for i, name in enumerate(names)}, "label")
-
-
-def _some_rows(rows: Dataset, per_label: int) -> list[int]:
-    from ..data.labels import rows_per_class
-
-    return rows_per_class(np.asarray(rows["label"][:]), per_label, seed=0)
 
 
 def _groups(options: HierarchyOptions, names: Sequence[str]) -> list[str | None]:
