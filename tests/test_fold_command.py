@@ -14,7 +14,7 @@ from toy import IMAGE_SIZE
 from transformers import pipeline
 from transformers.models.vit import ViTImageProcessor
 
-from hf_lwal.cli.main import main as cli
+from hf_lwal.cli import main as cli
 
 TEXTS = ["key1 word2", "word3 key2 key2 word4 word5", "key0", "key3 word1 word1", "key4 key4"] * 4
 

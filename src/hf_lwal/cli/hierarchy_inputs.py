@@ -15,6 +15,7 @@ from ..bench.comparison import attach_images, load_part, load_processing_class, 
 from ..data.sources import encode_labels, find_columns, load_splits
 from ..data.usable import usable
 from ..errors import CommandError
+from ..modeling.tasks import TASKS
 from .flags import argument, option
 from .writing import check_output_folder
 
@@ -164,19 +165,13 @@ def _names(model: Any) -> list[str]:
 def _class_means(options: HierarchyOptions) -> Labels:
     """Class means of a stock classifier over some rows of each label."""
     import torch
-    from transformers import (
-        AutoModelForImageClassification,
-        AutoModelForSequenceClassification,
-        DataCollatorWithPadding,
-        default_data_collator,
-    )
+    from transformers import DataCollatorWithPadding, default_data_collator
 
     from ..data.labels import rows_per_class
     from ..hierarchy.label_vectors import label_vectors
 
     rows, columns = _training_rows(options)
-    stock = AutoModelForSequenceClassification if columns.kind == "text" else AutoModelForImageClassification
-    model = load_part(stock, options.model)
+    model = load_part(TASKS[columns.kind].stock, options.model)
     names = _names(model)
     rows = _in_model_order(rows, names)
     rows = rows.select(rows_per_class(np.asarray(rows["label"][:]), options.samples_per_label, seed=0))
@@ -184,10 +179,7 @@ def _class_means(options: HierarchyOptions) -> Labels:
     ready = (tokenize if columns.kind == "text" else attach_images)(rows, columns.input, processing, MAX_TOKENS)
     collate: Any = DataCollatorWithPadding(processing) if columns.kind == "text" else default_data_collator
     loader = torch.utils.data.DataLoader(ready, batch_size=32, collate_fn=collate)
-    try:
-        vectors = label_vectors(model, loader).double().numpy()
-    except ValueError as error:
-        raise CommandError(str(error)) from error
+    vectors = label_vectors(model, loader).double().numpy()
     return Labels(names, vectors, None, f"class means of {len(rows)} rows of {options.dataset}")
 
 

@@ -228,9 +228,8 @@ def _checkpoint(output: Path, options: TrainOptions) -> str | None:
 def build_trainer(job: Job, values: Mapping[str, Any]) -> LwALTrainer:
     """Return the trainer of a job; values the library refuses are a ``CommandError``."""
     import torch
-    from transformers import ProgressCallback
 
-    from ..bench.progress import AccuracyProgress
+    from ..bench.progress import show_accuracy
     from ..training.trainer import LwALTrainer
 
     values = {"dataloader_pin_memory": torch.accelerator.is_available(), **values}
@@ -248,8 +247,7 @@ def build_trainer(job: Job, values: Mapping[str, Any]) -> LwALTrainer:
         )
     except (ValueError, OSError) as error:  # OSError: --push-to-hub makes the repository now
         raise CommandError(" ".join(str(error).split())) from error
-    if trainer.pop_callback(ProgressCallback) is not None:  # None where bars are switched off
-        trainer.add_callback(AccuracyProgress)
+    show_accuracy(trainer)
     return trainer
 
 
