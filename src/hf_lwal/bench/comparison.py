@@ -106,10 +106,6 @@ def prepare_data(
     if columns.kind == "image" and model is None:
         raise CommandError(f"{dataset!r} holds images: give an image model with --model.")
     model_path = model or embedded_model_path()
-    if Path(model_path).is_dir() and not (Path(model_path) / "config.json").exists():
-        raise CommandError(
-            f"--model: the folder {model_path!r} has no config.json; give one that holds a saved model."
-        )
     splits = encode_labels(usable(splits, columns, named=text_column is not None), columns.label)
     rows = evaluation_split(splits)
     rows = rows.select(stratified_indices(rows["label"], eval_samples, seed))
@@ -138,6 +134,11 @@ def load_processing_class(model_path: str, kind: str) -> Any:
 
 def load_part(loader: Any, model_path: str, **keywords: Any) -> Any:
     """Call ``loader.from_pretrained``; a name that cannot be loaded is the user's to put right."""
+    if Path(model_path).is_dir() and not (Path(model_path) / "config.json").exists():
+        raise CommandError(
+            f"The folder {model_path!r} has no config.json; give one that holds a saved model. (An adapter is merged "
+            "into its model first.)"
+        )
     try:
         with quiet():
             return loader.from_pretrained(model_path, **keywords)

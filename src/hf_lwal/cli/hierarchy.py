@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from dataclasses import dataclass
@@ -114,12 +112,15 @@ def _write_tables(
     facts: dict[str, Any],
 ) -> None:
     """Write the nearest labels as CSV, and everything as JSON."""
-    table = io.StringIO()
-    writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(["label", "rank", "nearest", "distance"])
-    for name, others in zip(labels.names, nearest, strict=True):
-        writer.writerows([name, rank, other, f"{far:.6g}"] for rank, (other, far) in enumerate(others, start=1))
-    write_text_atomically(folder / "nearest_labels.csv", table.getvalue())
+    import pandas
+
+    rows = [
+        (name, rank, other, far)
+        for name, others in zip(labels.names, nearest, strict=True)
+        for rank, (other, far) in enumerate(others, start=1)
+    ]
+    table = pandas.DataFrame(rows, columns=["label", "rank", "nearest", "distance"])
+    table.to_csv(folder / "nearest_labels.csv", index=False, float_format="%.6g", lineterminator="\n")
     record = {
         "model": options.model,
         "label_vectors": labels.source,

@@ -16,7 +16,7 @@ from ..data.sources import encode_labels, find_columns, load_splits
 from ..data.usable import usable
 from ..errors import CommandError
 from ..modeling.tasks import TASKS
-from .flags import argument, option
+from .flags import argument, check_above_0, option
 from .writing import check_output_folder
 
 if TYPE_CHECKING:
@@ -59,9 +59,7 @@ class HierarchyOptions:
 
     def check(self) -> None:
         """Raise for options that cannot work, before anything is loaded."""
-        for name in ("samples_per_label", "top_k"):
-            if getattr(self, name) < 1:
-                raise CommandError(f"--{name.replace('_', '-')} must be above 0, got {getattr(self, name)}.")
+        check_above_0(self, "samples_per_label", "top_k")
         if (self.wordnet or self.senses) and self.reference != "wordnet":
             raise CommandError("--wordnet and --senses belong to a comparison: add --reference wordnet.")
         if self.group_column and not self.dataset:
@@ -139,12 +137,6 @@ def _of_model(options: HierarchyOptions) -> Labels:
     from ..hierarchy.label_vectors import label_vectors
     from ..modeling.auto import AutoModelForLwALClassification
 
-    folder = Path(options.model)
-    if folder.is_dir() and not (folder / "config.json").exists():
-        raise CommandError(
-            f"The folder {options.model!r} has no config.json; give one that holds a saved model (merge an adapter "
-            "into its model first)."
-        )
     config = load_part(AutoConfig, options.model)
     if config.model_type == "lwal":
         model = load_part(AutoModelForLwALClassification, options.model)

@@ -8,7 +8,6 @@ the frozen features ("LP-FT", the strongest control; the regression is a column 
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -31,7 +30,7 @@ from ..bench.comparison import (
 from ..errors import CommandError
 from ..modeling.files import write_text_atomically
 from ..modeling.tasks import TASKS
-from .flags import option
+from .flags import check_above_0, option
 
 if TYPE_CHECKING:
     from ..modeling.modeling_lwal import LwALPreTrainedModel
@@ -71,9 +70,7 @@ class QuickstartOptions:
 
     def check(self) -> None:
         """Raise for a number that makes no sense or an output folder that cannot be one."""
-        for name in ("steps", "batch_size", "eval_samples", "max_length", "learning_rate"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise CommandError(f"--{name.replace('_', '-')} must be above 0, got {getattr(self, name)}.")
+        check_above_0(self, "steps", "batch_size", "eval_samples", "max_length", "learning_rate")
         if not 0 <= self.seed < 2**32:
             raise CommandError(f"--seed must be a whole number from 0 to {2**32 - 1}, got {self.seed}.")
         if Path(self.output_dir).exists() and not Path(self.output_dir).is_dir():

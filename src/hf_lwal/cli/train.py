@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import CommandError
 from ..modeling.files import write_text_atomically
 from ..training.folder_lock import LOCK_FILE, FolderLock, in_use
-from .flags import argument, option
+from .flags import argument, check_above_0, option
 from .train_checks import check_given, rehearse
 from .train_data import fit_tokenizer, load_rows, ready
 from .train_flags import DEFAULTS, build_arguments, training_values
@@ -104,8 +104,7 @@ class TrainOptions:
             raise CommandError(f"--test-share must be 0 for none, or between 0 and 1, got {self.test_share}.")
         if self.test_share > 0.0 and self.test_data is not None:
             raise CommandError("--test-share sets rows apart and --test-data names others: give one of them.")
-        if self.max_length is not None and self.max_length < 1:
-            raise CommandError(f"--max-length must be above 0, got {self.max_length}.")
+        check_above_0(self, "max_length")
         if self.embedding_dim is not None:
             from ..modeling.auto import resolved_embedding_dim
 

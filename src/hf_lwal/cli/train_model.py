@@ -66,8 +66,6 @@ def choose_start(model: str | None, rows: Rows) -> Start:
     kind = rows.columns.kind
     if model is not None:
         model = os.path.expanduser(model)
-        if Path(model).is_dir() and not (Path(model) / "config.json").exists():
-            raise CommandError(f"--model: the folder {model!r} has no config.json; give one that holds a saved model.")
         return Start(model, None if Path(model).exists() else model, load_processing_class(model, kind), model)
     if kind == "text":
         path = embedded_model_path()
