@@ -16,8 +16,9 @@ from hf_lwal.bench.grid import Grid
 from hf_lwal.bench.models import build_model, model_rows
 from hf_lwal.bench.results import plan_path, read_lines
 from hf_lwal.bench.runner import run_grid
-from hf_lwal.bench.training import build_trainer, head_of, run_cell
-from hf_lwal.cli.main import main as cli
+from hf_lwal.bench.trainers import head_of
+from hf_lwal.bench.training import build_trainer, run_cell
+from hf_lwal.cli import main as cli
 
 TINY = {
     "datasets": ["fashion_mnist"],

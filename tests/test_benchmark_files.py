@@ -8,7 +8,7 @@ from hf_lwal.bench.grid import Cell, Grid
 from hf_lwal.bench.results import drop_torn_line, plan_path, read_lines, read_plan, write_plan
 from hf_lwal.bench.summary import tables
 from hf_lwal.bench.tuning import at_best_rate, first_seed
-from hf_lwal.cli.main import main as cli
+from hf_lwal.cli import main as cli
 from hf_lwal.errors import CommandError
 from hf_lwal.metrics.running_time import running_times
 

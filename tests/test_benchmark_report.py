@@ -7,7 +7,7 @@ import pytest
 from hf_lwal.bench.report import csv_text, latex, markdown
 from hf_lwal.bench.results import append_line, drop_torn_line, finished_keys, read_lines, write_plan
 from hf_lwal.bench.summary import tables
-from hf_lwal.cli.main import main as cli
+from hf_lwal.cli import main as cli
 from hf_lwal.errors import CommandError
 
 SETTINGS = {

@@ -13,7 +13,7 @@ from hf_lwal.bench.results import read_lines
 from hf_lwal.bench.runner import run_grid, vectors_folder
 from hf_lwal.bench.structure import measure_structure, wordnet_place
 from hf_lwal.bench.summary import tables
-from hf_lwal.cli.main import main as cli
+from hf_lwal.cli import main as cli
 from hf_lwal.hierarchy import group_distances, label_distances
 from hf_lwal.metrics import structure_correlation
 

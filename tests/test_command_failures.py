@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hf_lwal.cli.main import main as cli
+from hf_lwal.cli import main as cli
 from hf_lwal.errors import CommandError, one_line, reason
 from hf_lwal.settings.presets import preset
 

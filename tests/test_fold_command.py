@@ -14,7 +14,7 @@ from toy import IMAGE_SIZE
 from transformers import pipeline
 from transformers.models.vit import ViTImageProcessor
 
-from hf_lwal.cli.main import main as cli
+from hf_lwal.cli import main as cli
 
 TEXTS = ["key1 word2", "word3 key2 key2 word4 word5", "key0", "key3 word1 word1", "key4 key4"] * 4
 
@@ -118,7 +118,7 @@ def test_mistakes(saved, tmp_path, capsys):
         ([model, *new, "--inputs", str(tmp_path / "empty.txt")], "holds no text."),
         ([model, *new, "--inputs", str(tmp_path / "binary.txt")], "is not a text file in UTF-8"),
         ([str(saved / "vit"), *new, "--inputs", str(tmp_path / "fake.png")], "cannot identify image file"),
-        ([str(tmp_path / "full"), *new], "could not be loaded"),
+        ([str(tmp_path / "full"), *new], "has no config.json"),
     ):
         assert cli.main(["fold", *words]) == 2
         error = capsys.readouterr().err

@@ -12,7 +12,7 @@ from PIL import Image
 from transformers import BertForSequenceClassification, ViTForImageClassification, ViTImageProcessor, set_seed
 
 from hf_lwal import AutoModelForLwALClassification
-from hf_lwal.bench.comparison import FROZEN, LP_FT, METHODS, Result, build_trainer, load_task, render_table
+from hf_lwal.bench.comparison import FROZEN, LP_FT, METHODS, Result, build_trainer, prepare_data, render_table
 from hf_lwal.cli.main import main
 from hf_lwal.data import load_embedded
 
@@ -116,7 +116,7 @@ def test_a_run_on_images(tmp_path, tiny_config, capsys):
 def test_all_methods_see_the_same_rows_in_the_same_order(text_folder, bert_folder, tmp_path):
     """Curves of methods that draw different rows differ by luck, not by method."""
     options = {"text_column": None, "label_column": None, "eval_samples": 4, "max_length": 16, "seed": 0}
-    task = load_task(str(text_folder), str(bert_folder), **options)
+    task = prepare_data(str(text_folder), str(bert_folder), **options)
     orders = []
     for method in METHODS:
         trainer = build_trainer(
@@ -203,7 +203,7 @@ def test_the_questions_are_not_in_the_data():
 def test_the_real_model_and_data_are_ready_for_training(tmp_path):
     """The default MiniLM on sentences of CLINC150: one step lowers nothing yet, but everything fits together."""
     options = {"text_column": None, "label_column": None, "eval_samples": 150, "max_length": 32, "seed": 0}
-    task = load_task("clinc150", None, **options)
+    task = prepare_data("clinc150", None, **options)
     assert (len(task.train), len(task.evaluation), len(task.names)) == (15000, 150, 150)
     assert len(set(task.groups)) == 10
     trainer = build_trainer(task, "LwAL", output_dir=str(tmp_path), steps=1, batch_size=8, learning_rate=1e-4, seed=0)

@@ -21,10 +21,10 @@ from transformers import AutoModelForSequenceClassification, BertForSequenceClas
 
 from hf_lwal import AutoModelForLwALClassification
 from hf_lwal.cli.main import build_parser, main
-from hf_lwal.cli.train import Job, build_trainer, control_values, default_output
+from hf_lwal.cli.train import build_trainer, control_values, default_output
 from hf_lwal.cli.train_data import choose_columns, load_rows, ready, validation_indices
 from hf_lwal.cli.train_flags import build_arguments, training_values
-from hf_lwal.cli.train_model import choose_start
+from hf_lwal.cli.train_model import Job, choose_start
 from hf_lwal.data import load_embedded
 from hf_lwal.errors import CommandError
 from hf_lwal.training.checkpoints import last_complete_checkpoint

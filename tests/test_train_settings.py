@@ -6,7 +6,7 @@ from argparse import ArgumentTypeError
 import pytest
 import torch
 
-from hf_lwal.cli.main import main as cli
+from hf_lwal.cli import main as cli
 from hf_lwal.cli.settings_file import read_settings
 from hf_lwal.cli.train import portable
 from hf_lwal.cli.train_checks import check_given, rehearse

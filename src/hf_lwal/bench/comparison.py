@@ -5,7 +5,6 @@ Shared by the commands that compare methods.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,13 +12,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..data.selection import stratified_indices
 from ..data.sources import (
     encode_labels,
     evaluation_split,
     find_columns,
     label_groups,
     load_splits,
-    stratified_indices,
 )
 from ..data.usable import usable
 from ..errors import CommandError
@@ -28,27 +27,27 @@ from ..modeling.tasks import TASKS
 
 if TYPE_CHECKING:
     from datasets import Dataset
-    from transformers import PreTrainedModel, Trainer
+    from transformers import PreTrainedModel
 
-    from ..training.trainer import LwALTrainer
+    from .trainers import ComparisonTrainer
 
 FROZEN = "frozen regression"
 """A logistic regression on features that stay as they are: what `LP_FT` starts from."""
 LP_FT = "LP-FT"
 METHODS: dict[str, dict[str, Any]] = {
     "one-hot": {"label_method": "one_hot"},
-    LP_FT: {"label_method": "one_hot", "lwal_init_samples": 100},
+    LP_FT: {"label_method": "one_hot", "head_start": "regression", "lwal_init_samples": 100},
     "LwAL": {"label_method": "lwal", "lwal_init_samples": 100},
 }
-"""What is trained for a column of the table, as fields of ``LwALTrainingArguments``; starts read the same rows."""
+"""What is trained for a column of the table, as `methods.named_method` spells it out; starts read the same samples."""
 
 EVALUATIONS = 5
 """Evaluations during training, besides the one before the first step."""
 
 
 @dataclass(frozen=True)
-class Task:
-    """Everything that is the same for all ways."""
+class PreparedData:
+    """A data set made ready for a model: everything that is the same for all ways."""
 
     train: Dataset
     evaluation: Dataset
@@ -79,7 +78,7 @@ def embedded_model_path() -> str:
     return str(Path(spec.submodule_search_locations[0]) / "model")
 
 
-def load_task(
+def prepare_data(
     dataset: str,
     model: str | None,
     *,
@@ -88,7 +87,7 @@ def load_task(
     eval_samples: int,
     max_length: int,
     seed: int,
-) -> Task:
+) -> PreparedData:
     """Load the data and the tokenizer or image processor.
 
     Args:
@@ -107,10 +106,6 @@ def load_task(
     if columns.kind == "image" and model is None:
         raise CommandError(f"{dataset!r} holds images: give an image model with --model.")
     model_path = model or embedded_model_path()
-    if Path(model_path).is_dir() and not (Path(model_path) / "config.json").exists():
-        raise CommandError(
-            f"--model: the folder {model_path!r} has no config.json; give one that holds a saved model."
-        )
     splits = encode_labels(usable(splits, columns, named=text_column is not None), columns.label)
     rows = evaluation_split(splits)
     rows = rows.select(stratified_indices(rows["label"], eval_samples, seed))
@@ -120,7 +115,7 @@ def load_task(
         rows = rows.select(sorted(range(len(rows)), key=[len(text) for text in rows[columns.input]].__getitem__))
     processing_class = load_processing_class(model_path, columns.kind)
     convert = tokenize if columns.kind == "text" else attach_images
-    return Task(
+    return PreparedData(
         train=convert(splits["train"], columns.input, processing_class, max_length),
         evaluation=convert(rows, columns.input, processing_class, max_length),
         names=splits["train"].features["label"].names,
@@ -139,6 +134,11 @@ def load_processing_class(model_path: str, kind: str) -> Any:
 
 def load_part(loader: Any, model_path: str, **keywords: Any) -> Any:
     """Call ``loader.from_pretrained``; a name that cannot be loaded is the user's to put right."""
+    if Path(model_path).is_dir() and not (Path(model_path) / "config.json").exists():
+        raise CommandError(
+            f"The folder {model_path!r} has no config.json; give one that holds a saved model. (An adapter is merged "
+            "into its model first.)"
+        )
     try:
         with quiet():
             return loader.from_pretrained(model_path, **keywords)
@@ -184,32 +184,32 @@ def attach_images(rows: Dataset, column: str, processor: Any, _: int) -> Dataset
     return rows.with_transform(encode)
 
 
-def build_model(task: Task, method: str) -> PreTrainedModel:
+def build_model(data: PreparedData, method: str) -> PreTrainedModel:
     """Return a classifier for the one-hot methods, the same backbone and pooling with a label table for LwAL."""
-    from transformers import AutoConfig, AutoModelForImageClassification, AutoModelForSequenceClassification
+    from transformers import AutoConfig
 
     from ..modeling.auto import AutoModelForLwALClassification
     from ..modeling.configuration_pooled import config_with_pooling
 
-    id2label = dict(enumerate(task.names))
+    id2label = dict(enumerate(data.names))
     label2id = {name: number for number, name in id2label.items()}
-    config = load_part(AutoConfig, task.model_path, id2label=id2label, label2id=label2id)
+    config = load_part(AutoConfig, data.model_path, id2label=id2label, label2id=label2id)
     loader: Any = AutoModelForLwALClassification
     if method != "LwAL":
-        loader = AutoModelForSequenceClassification if task.kind == "text" else AutoModelForImageClassification
-        config = config_with_pooling(config, task.kind, task.model_path, "auto")
-    # A fine-tuned classifier's head has the size of its own task.
-    model: PreTrainedModel = load_part(loader, task.model_path, config=config, ignore_mismatched_sizes=True)
+        loader = TASKS[data.kind].stock
+        config = config_with_pooling(config, data.kind, data.model_path, "auto")
+    # A fine-tuned classifier's head has the size of its own data.
+    model: PreTrainedModel = load_part(loader, data.model_path, config=config, ignore_mismatched_sizes=True)
     return model
 
 
 def build_trainer(
-    task: Task, method: str, *, output_dir: str, steps: int, batch_size: int, learning_rate: float, seed: int
-) -> LwALTrainer:
+    data: PreparedData, method: str, *, output_dir: str, steps: int, batch_size: int, learning_rate: float, seed: int
+) -> ComparisonTrainer:
     """Return a trainer whose order of rows and schedule are the same for every method.
 
     Args:
-        task: data, model name and processing class.
+        data: samples, model name and processing class.
         method: a key of ``METHODS``.
         output_dir: the trainer's folder; nothing is written to it while training.
         steps: optimizer steps.
@@ -217,68 +217,45 @@ def build_trainer(
         learning_rate: at the start; it decays linearly to 0.
         seed: of the new head and of the order of the rows.
     """
-    import torch
-    from transformers import ProgressCallback, set_seed
+    from transformers import set_seed
 
-    from ..settings.training_args import LwALTrainingArguments
-    from ..training.trainer import LwALTrainer
-    from .frozen_regression import RegressionStart
-    from .progress import AccuracyProgress
+    from .progress import show_accuracy
+    from .trainers import comparison_arguments, comparison_trainer
 
     set_seed(seed)  # for the new head, before the model exists
-    arguments = LwALTrainingArguments(
-        output_dir=output_dir,
-        max_steps=steps,
-        per_device_train_batch_size=batch_size,
-        per_device_eval_batch_size=128,
+    arguments = comparison_arguments(
+        output_dir,
+        METHODS[method],
+        steps=steps,
+        batch_size=batch_size,
         learning_rate=learning_rate,
-        lr_scheduler_type="linear",
-        eval_strategy="steps",
-        eval_steps=math.ceil(steps / EVALUATIONS),
-        eval_on_start=True,
-        save_strategy="no",
-        logging_strategy="no",
-        report_to="none",
-        dataloader_pin_memory=torch.accelerator.is_available(),  # PyTorch warns about it on a CPU alone
-        remove_unused_columns=task.kind == "text",  # images are made from the other columns when they are read
+        evaluations=EVALUATIONS,
         seed=seed,
-        data_seed=seed,
-        **METHODS[method],
+        per_device_eval_batch_size=128,
+        remove_unused_columns=data.kind == "text",  # images are made from the other columns when they are read
     )
-    trainer = LwALTrainer(
-        model=build_model(task, method),
-        args=arguments,
-        train_dataset=task.train,
-        eval_dataset=task.evaluation,
-        processing_class=task.processing_class,
-        objective=RegressionStart() if method == LP_FT else None,
+    trainer = comparison_trainer(
+        build_model(data, method),
+        arguments,
+        METHODS[method],
+        train_dataset=data.train,
+        eval_dataset=data.evaluation,
+        processing_class=data.processing_class,
     )
-    if trainer.pop_callback(ProgressCallback) is not None:  # None where bars are switched off
-        trainer.add_callback(AccuracyProgress)
+    show_accuracy(trainer)
     return trainer
 
 
-def train(trainer: Trainer) -> Result:
-    """Train, measure after the last step too, and read the result from the trainer's log."""
-    trainer.train()
-    if not any(entry["step"] == trainer.state.global_step for entry in _evaluations(trainer)):
-        trainer.evaluate()
-    evaluations = _evaluations(trainer)
-    from ..metrics.running_time import running_times
-
-    times = running_times(trainer.state.log_history)
+def train(trainer: ComparisonTrainer) -> Result:
+    """Train, measure after the last step too, and say what came of it."""
+    times = trainer.train_to_end()
     return Result(
-        curve=[(entry["step"], 100.0 * entry["eval_accuracy"]) for entry in evaluations],
-        f1_macro=100.0 * evaluations[-1]["eval_f1_macro"],
+        curve=[(step, 100.0 * accuracy) for step, accuracy in trainer.curve],
+        f1_macro=100.0 * trainer.f1_macro,
         train_seconds=times.training or 0.0,
         start_seconds=times.start or 0.0,
         start_samples=times.start_samples or 0,
     )
-
-
-def _evaluations(trainer: Trainer) -> list[dict[str, Any]]:
-    """Return the log entries of evaluations."""
-    return [entry for entry in trainer.state.log_history if "eval_accuracy" in entry]
 
 
 def before_training(result: Result) -> Result:

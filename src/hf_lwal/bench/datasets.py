@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from ..data import EMBEDDED, load_embedded
-from ..data.sources import encode_labels, evaluation_split, label_groups, load_splits, stratified_indices
+from ..data.selection import rank_in_class, stratified_indices
+from ..data.sources import encode_labels, evaluation_split, label_groups, load_splits
 from ..errors import CommandError
 
 if TYPE_CHECKING:
@@ -197,8 +198,7 @@ def _of_each_label(rows: Dataset, number: int, draw: int) -> Dataset:
     """So many rows of each label, or all that it has."""
     labels = np.asarray(rows["label"][:])
     order = np.random.default_rng(draw).permutation(len(labels))
-    chosen = [order[labels[order] == label][:number] for label in np.unique(labels)]
-    return rows.select(np.sort(np.concatenate(chosen)))
+    return rows.select(np.sort(order[rank_in_class(labels[order]) < number]))
 
 
 def _limited(rows: Dataset, size: int | None) -> Dataset:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..data.sources import stratified_indices
+from ..data.selection import stratified_indices
 from ..modeling.functional import IGNORE_INDEX
 from ..modeling.head_start import write_linear
 from ..modeling.start import StartSamples

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import CommandError
 from .datasets import dataset_spec, source_of
-from .methods import named_method
+from .methods import checked_encoder, named_method
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adamw_torch": {"optim": "adamw_torch", "lr_scheduler_type": "linear"},
@@ -157,8 +157,6 @@ class Grid:
             _check_pair(dataset, model)
         for method, model in itertools.product(map(named_method, self.methods), self.models):
             if "peer" in method:
-                from .peers import checked_encoder
-
                 checked_encoder(method, model, self.steps, self.from_config)
 
 

@@ -10,7 +10,6 @@ import itertools
 import math
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 from transformers import (
     AutoConfig,
@@ -74,10 +73,10 @@ class NetModel(PreTrainedModel):
         """Layers from inputs to (B, last hidden size)."""
         raise TypeError(f"{type(self).__name__} must define build_layers(sizes).")
 
-    def scores(self, values: Tensor) -> Tensor:
-        """(B, num_labels) of inputs (B, …)."""
+    def classify(self, values: Tensor, labels: Tensor | None) -> dict[str, Any]:
+        """``logits`` (B, num_labels) of inputs (B, …) and, given labels (B,) int64, ``loss``."""
         scores: Tensor = self.classifier(self.dropout(self.layers(values)))
-        return scores
+        return {"loss": None if labels is None else nn.functional.cross_entropy(scores, labels), "logits": scores}
 
     def _init_weights(self, module: nn.Module) -> None:
         # The base class has a spread for wide transformers, with which these learn slowly: PyTorch's own instead.
@@ -91,11 +90,20 @@ class NetModel(PreTrainedModel):
             super()._init_weights(module)
 
 
-class ConvNetForImageClassification(NetModel):
+class ImageNetModel(NetModel):
+    """A network on pixels."""
+
+    main_input_name = "pixel_values"
+
+    def forward(self, pixel_values: Tensor, labels: Tensor | None = None, **_: Any) -> ImageClassifierOutput:
+        """Classify pixels (B, channels, height, width) float32."""
+        return ImageClassifierOutput(**self.classify(pixel_values, labels))
+
+
+class ConvNetForImageClassification(ImageNetModel):
     """Convolution, BatchNorm and ReLU per hidden size, halving the sides, then the mean over the picture."""
 
     config_class = ConvNetConfig
-    main_input_name = "pixel_values"
 
     def build_layers(self, sizes: list[tuple[int, int]]) -> nn.Module:
         """(B, channels, height, width) → (B, last hidden size)."""
@@ -105,16 +113,11 @@ class ConvNetForImageClassification(NetModel):
             blocks += [convolution, nn.BatchNorm2d(outputs), nn.ReLU(), nn.MaxPool2d(2)]
         return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
-    def forward(self, pixel_values: Tensor, labels: Tensor | None = None, **_: Any) -> ImageClassifierOutput:
-        """Classify pixels (B, channels, height, width) float32."""
-        return ImageClassifierOutput(**loss_and_scores(self.scores(pixel_values), labels))
 
-
-class PerceptronForImageClassification(NetModel):
+class PerceptronForImageClassification(ImageNetModel):
     """Linear, BatchNorm and ReLU per hidden size, on the flattened picture."""
 
     config_class = PerceptronConfig
-    main_input_name = "pixel_values"
 
     def build_layers(self, sizes: list[tuple[int, int]]) -> nn.Module:
         """(B, channels, height, width) → (B, last hidden size)."""
@@ -122,10 +125,6 @@ class PerceptronForImageClassification(NetModel):
         for inputs, outputs in sizes:
             blocks += [nn.Linear(inputs, outputs), nn.BatchNorm1d(outputs), nn.ReLU()]
         return nn.Sequential(nn.Flatten(), *blocks)
-
-    def forward(self, pixel_values: Tensor, labels: Tensor | None = None, **_: Any) -> ImageClassifierOutput:
-        """Classify pixels (B, channels, height, width) float32."""
-        return ImageClassifierOutput(**loss_and_scores(self.scores(pixel_values), labels))
 
 
 class DenseForSequenceClassification(NetModel):
@@ -148,13 +147,7 @@ class DenseForSequenceClassification(NetModel):
 
     def forward(self, inputs_embeds: Tensor, labels: Tensor | None = None, **_: Any) -> SequenceClassifierOutput:
         """Classify pooled features (B, input_size) float32."""
-        return SequenceClassifierOutput(**loss_and_scores(self.scores(inputs_embeds), labels))
-
-
-def loss_and_scores(scores: Tensor, labels: Tensor | None) -> dict[str, Any]:
-    """``logits`` and, given labels (B,) int64, ``loss``."""
-    loss = None if labels is None else torch.nn.functional.cross_entropy(scores, labels)
-    return {"loss": loss, "logits": scores}
+        return SequenceClassifierOutput(**self.classify(inputs_embeds, labels))
 
 
 # The trainer finds a classifier's head through these mappings, as for every stock class.

@@ -11,9 +11,9 @@ import logging
 import math
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from sklearn.linear_model import LogisticRegression
@@ -25,11 +25,8 @@ from ..metrics.running_time import Times
 from .datasets import dataset_spec, load_data
 from .frozen_regression import fitted_regression
 from .grid import Cell, batch_rows
-from .models import model_spec
+from .methods import HEADS, checked_encoder
 
-PEERS = ("setfit",)
-HEADS = ("default", "cross_validated")
-"""SetFit's own logistic regression; one whose strength was chosen by cross-validation on the same vectors."""
 MOST_SAMPLES = 2
 """Multiple of the texts that the other methods read after which SetFit's epoch over its pairs ends."""
 
@@ -68,35 +65,6 @@ class PeerResult(NamedTuple):
     f1_macro: float
     times: Times
     facts: dict[str, float]
-
-
-def checked_encoder(method: Mapping[str, Any], model: str, steps: int | None, from_config: bool) -> Callable[[], str]:
-    """What gives the folder or name of the sentence encoder that a peer trains.
-
-    Args:
-        method: its name and fields.
-        model: key of ``MODELS``.
-        steps: optimizer steps, or None for a cell that counts in epochs.
-        from_config: whether the cell has random weights.
-
-    Raises:
-        CommandError: no peer can train such a cell.
-    """
-    name, peer, kind = method["name"], method["peer"], method.get("peer_head", HEADS[0])
-    if peer not in PEERS or kind not in HEADS:
-        raise CommandError(
-            f"Unknown peer {peer!r} with head {kind!r}: choose of {', '.join(PEERS)} and {', '.join(HEADS)}."
-        )
-    encoder = model_spec(model).sentence_encoder
-    if encoder is None:
-        raise CommandError(
-            f"{name} needs a sentence encoder, which {model} is not: choose minilm, or leave {name} out."
-        )
-    if steps is None:
-        raise CommandError(f"{name} counts in steps: give the grid steps instead of epochs.")
-    if from_config:
-        raise CommandError(f"{name} has pretrained weights only: leave --from-config or {name} out.")
-    return encoder
 
 
 def run_peer(cell: Cell, data_root: str | None, on_accuracy: Callable[[int, float], None] | None = None) -> PeerResult:

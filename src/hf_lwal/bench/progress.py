@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import ProgressCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import ProgressCallback, Trainer, TrainerControl, TrainerState, TrainingArguments
 
 
 class AccuracyProgress(ProgressCallback):
@@ -22,3 +22,9 @@ class AccuracyProgress(ProgressCallback):
         bar: Any = self.training_bar  # typed as None where the parent creates it
         if bar is not None and logs and "eval_accuracy" in logs:
             bar.write(f"step {state.global_step}: accuracy {100.0 * logs['eval_accuracy']:.1f} %")
+
+
+def show_accuracy(trainer: Trainer) -> None:
+    """Let a trainer's bar show accuracies, unless bars are switched off."""
+    if trainer.pop_callback(ProgressCallback) is not None:
+        trainer.add_callback(AccuracyProgress)

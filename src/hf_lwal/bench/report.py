@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..metrics import MeanAndSd
@@ -13,13 +11,8 @@ from .summary import Entry, Setting, Table
 NEVER = "–"
 NOT_RUN = "not run"
 FAILED = "failed"
-MEASURES: dict[str, Callable[[Entry], MeanAndSd | None]] = {
-    "step 0": lambda entry: entry.first,
-    "best": lambda entry: entry.best,
-    "final": lambda entry: entry.final,
-    "AUAC": lambda entry: entry.auac,
-}
-"""Column → measure; in each the highest mean wins."""
+CONTESTED = ("step 0", "best", "final", "AUAC")
+"""Of `MEASURES`, those in which the highest mean wins."""
 OVERVIEW = ("step 0", "AUAC", "final")
 """Of `MEASURES`, those of a cell of the table of all settings."""
 STRUCTURE = {
@@ -28,7 +21,7 @@ STRUCTURE = {
 }
 """Measure of label vectors → distance → column."""
 COLUMNS = (
-    *("method", "learning rate", *MEASURES, "macro-F1"),
+    *("method", "learning rate", *CONTESTED, "macro-F1"),
     *("steps to reference", "steps saved, %", "time saved, %", "training, s", "seeds"),
 )
 
@@ -52,31 +45,27 @@ def tuned_rows(table: Table, mark: Callable[[str], str]) -> list[list[str]]:
         mark: how the winner of a column is shown.
     """
     entries = [table.tuned(method) for method in table.methods]
-    winners = {name: best_shown(entries, measure) for name, measure in MEASURES.items()}
+    winners = {name: best_shown(entries, name) for name in CONTESTED}
     rows = []
     for entry in entries:
+        seeds = f"{len(entry.runs)}/{entry.planned}"
         if not entry.runs:
-            state = FAILED if entry.failed else NOT_RUN
-            rows.append([entry.method, NEVER, *[state] * (len(COLUMNS) - 3), f"0/{entry.planned}"])
+            rows.append([entry.method, NEVER, *[_state(entry)] * (len(COLUMNS) - 3), seeds])
             continue
-        shown = [_marked(measure(entry), winners[name], mark) for name, measure in MEASURES.items()]
-        rows.append(
-            [
-                entry.method,
-                f"{entry.learning_rate:g}",
-                *shown,
-                spread(entry.f1_macro),
-                *speed_cells(table, entry),
-                spread(entry.seconds),
-                f"{len(entry.runs)}/{entry.planned}",
-            ]
-        )
+        shown = [_marked(entry[name], winner, mark) for name, winner in winners.items()]
+        start, speed = [entry.method, f"{entry.learning_rate:g}"], speed_cells(table, entry)
+        rows.append([*start, *shown, spread(entry["macro-F1"]), *speed, spread(entry["training, s"]), seeds])
     return rows
 
 
-def best_shown(entries: Iterable[Entry], measure: Callable[[Entry], MeanAndSd | None]) -> str | None:
+def _state(entry: Entry) -> str:
+    """What there is to say of a method without a finished training."""
+    return FAILED if entry.failed else NOT_RUN
+
+
+def best_shown(entries: Iterable[Entry], measure: str) -> str | None:
     """The highest mean as tables show it, which several entries may have; None where nothing ran."""
-    means = [found.mean for entry in entries if (found := measure(entry)) is not None]
+    means = [found.mean for entry in entries if (found := entry[measure]) is not None]
     return spread(MeanAndSd(max(means), None)) if means else None
 
 
@@ -95,9 +84,7 @@ def speed_cells(table: Table, entry: Entry) -> list[str]:
     return [spread(value, 0) + (part if value else "") for value in values]
 
 
-def rate_rows(
-    table: Table, measure: Callable[[Entry], MeanAndSd | None], mark: Callable[[str], str]
-) -> list[list[str]]:
+def rate_rows(table: Table, measure: str, mark: Callable[[str], str]) -> list[list[str]]:
     """One row per method, one column per learning rate.
 
     Args:
@@ -105,23 +92,17 @@ def rate_rows(
         measure: what a cell shows.
         mark: how the winner of a learning rate is shown.
     """
-    columns = {
-        rate: best_shown((entry for entry in table.entries if entry.learning_rate == rate), measure)
-        for rate in table.learning_rates
+    rates = table.learning_rates
+    winners = {
+        rate: best_shown((entry for entry in table.entries if entry.learning_rate == rate), measure) for rate in rates
     }
-    rows = []
-    for method in table.methods:
-        cells = []
-        for rate, winner in columns.items():
-            entry = table.entry(method, rate)
-            if entry is None:
-                cells.append("")
-            elif not entry.runs:
-                cells.append(FAILED if entry.failed else NOT_RUN)
-            else:
-                cells.append(_marked(measure(entry), winner, mark))
-        rows.append([method, *cells])
-    return rows
+
+    def cell(entry: Entry | None) -> str:
+        if entry is None:
+            return ""
+        return _marked(entry[measure], winners[entry.learning_rate], mark) if entry.runs else _state(entry)
+
+    return [[method, *(cell(table.entry(method, rate)) for rate in rates)] for method in table.methods]
 
 
 def markdown(tables: Sequence[Table], pictures: Mapping[Setting, str]) -> str:
@@ -138,8 +119,7 @@ def markdown(tables: Sequence[Table], pictures: Mapping[Setting, str]) -> str:
         if len(table.learning_rates) > 1:
             header = ["method", *(f"{rate:g}" for rate in table.learning_rates)]
             for name in ("best", "AUAC"):
-                rows = rate_rows(table, MEASURES[name], _bold)
-                parts += [f"{name} at every learning rate:", markdown_table(header, rows)]
+                parts += [f"{name} at every learning rate:", markdown_table(header, rate_rows(table, name, _bold))]
         parts += structure_parts(table)
         if table.setting in pictures:
             parts.append(f"![test accuracy over steps]({pictures[table.setting]})")
@@ -169,7 +149,7 @@ def overview_parts(tables: Sequence[Table]) -> list[str]:
     rows = []
     for table, parts in zip(tables, names, strict=True):
         entries = {method: table.tuned(method) for method in table.methods}
-        winners = [best_shown(entries.values(), MEASURES[name]) for name in OVERVIEW]
+        winners = [best_shown(entries.values(), name) for name in OVERVIEW]
         label = ", ".join([parts[0], *(part for part in parts[1:] if part not in shared)])
         rows.append([label, *(_overview_cell(entries.get(method), winners) for method in methods)])
     common = ", ".join(part for part in names[0][1:] if part in shared)
@@ -181,10 +161,10 @@ def _overview_cell(entry: Entry | None, winners: Sequence[str | None]) -> str:
     if entry is None:
         return ""
     if not entry.runs:
-        return FAILED if entry.failed else NOT_RUN
-    shown = [_marked(MEASURES[name](entry), winner, _bold) for name, winner in zip(OVERVIEW, winners, strict=True)]
+        return _state(entry)
+    shown = [_marked(entry[name], winner, _bold) for name, winner in zip(OVERVIEW, winners, strict=True)]
     part = "" if len(entry.runs) == entry.planned else f" ({len(entry.runs)}/{entry.planned})"
-    return f"{' / '.join(shown)}, {spread(entry.seconds, 0)} s{part}"
+    return f"{' / '.join(shown)}, {spread(entry['training, s'], 0)} s{part}"
 
 
 OVERVIEW_EXPLANATION = """Each method at its best learning rate: accuracy before the first step / mean over the
@@ -239,28 +219,15 @@ def structure_parts(table: Table) -> list[str]:
 
 def latex(tables: Sequence[Table]) -> str:
     """The tables of tuned methods as LaTeX, for the package booktabs."""
+    import pandas
+
     parts = []
     for table in tables:
-        rows = tuned_rows(table, lambda text: f"\\textbf{{{text}}}")
-        body = [COLUMNS, *rows]
-        lines = [" & ".join(map(_escaped, line)) + r" \\" for line in body]
-        parts.append(
-            "\n".join(
-                [
-                    r"\begin{table}",
-                    f"\\caption{{{_escaped(str(table.setting))}}}",
-                    f"\\begin{{tabular}}{{l{'r' * (len(COLUMNS) - 1)}}}",
-                    r"\toprule",
-                    lines[0],
-                    r"\midrule",
-                    *lines[1:],
-                    r"\bottomrule",
-                    r"\end{tabular}",
-                    r"\end{table}",
-                ]
-            )
-        )
-    return "\n\n".join(parts) + "\n"
+        rows = pandas.DataFrame(tuned_rows(table, lambda text: f"\\textbf{{{text}}}"), columns=COLUMNS)
+        rows = rows.map(_escaped).rename(columns=_escaped)
+        caption, columns = _escaped(str(table.setting)), "l" + "r" * (len(COLUMNS) - 1)
+        parts.append(rows.to_latex(index=False, escape=False, caption=caption, column_format=columns))
+    return "\n".join(parts) or "\n"
 
 
 def _escaped(text: str) -> str:
@@ -271,28 +238,25 @@ def _escaped(text: str) -> str:
 
 def csv_text(tables: Sequence[Table]) -> str:
     """Every method at every learning rate as CSV, with numbers only; empty where there is none."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    numbers = [
-        "first",
-        "best",
-        "final",
-        "auac",
-        "f1_macro",
-        "steps_to_reference",
-        "steps_saved",
-        "time_saved",
-        "training_seconds",
-    ]
-    spreads = [name for number in numbers for name in (number, f"{number}_sd")]
-    first = tables[0].setting._fields if tables else ()
-    writer.writerow([*first, "method", "learning_rate", "runs", "planned", "reached", *spreads])
+    import pandas
+
+    rows = []
     for table in tables:
         for entry in table.entries:
             speed = table.speed(entry)
-            measures = [entry.first, entry.best, entry.final, entry.auac, entry.f1_macro, *speed[:3], entry.seconds]
-            values = [number for measure in measures for number in (measure or (None, None))]
-            shown = ["" if value is None else f"{value:.4f}" for value in values]
-            place = [entry.method, f"{entry.learning_rate:g}", len(entry.runs), entry.planned, speed.reached]
-            writer.writerow([*table.setting, *place, *shown])
-    return file.getvalue()
+            row = dict(table.setting._asdict(), method=entry.method, learning_rate=f"{entry.learning_rate:g}")
+            row |= {"runs": len(entry.runs), "planned": entry.planned, "reached": speed.reached}
+            measures = {
+                **{name: entry[measure] for name, measure in CSV_MEASURES.items()},
+                **{"steps_to_reference": speed.steps, "steps_saved": speed.steps_saved},
+                **{"time_saved": speed.time_saved, "training_seconds": entry["training, s"]},
+            }
+            for name, measure in measures.items():
+                for column, value in zip((name, f"{name}_sd"), measure or (None, None), strict=True):
+                    row[column] = None if value is None else f"{value:.4f}"
+            rows.append(row)
+    return pandas.DataFrame(rows, dtype=object).to_csv(index=False, lineterminator="\n")
+
+
+CSV_MEASURES = {"first": "step 0", "best": "best", "final": "final", "auac": "AUAC", "f1_macro": "macro-F1"}
+"""Column of the CSV → measure."""

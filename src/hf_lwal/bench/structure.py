@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 import hashlib
-import io
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -155,14 +153,14 @@ def vectors_file(cell: Cell) -> str:
 
 def vectors_table(names: list[str], groups: list[str | None] | None, vectors: NDArray[np.float64]) -> str:
     """Label vectors as CSV: label, group where known, one column per dimension; labels without vector are left out."""
-    table = io.StringIO()
-    writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(["label", *([] if groups is None else ["group"]), *range(vectors.shape[1])])
-    for number, (name, vector) in enumerate(zip(names, vectors, strict=True)):
-        if np.isfinite(vector).all():
-            group = [] if groups is None else [groups[number] or ""]
-            writer.writerow([name, *group, *(f"{value:.9g}" for value in vector)])
-    return table.getvalue()
+    import pandas
+
+    table = pandas.DataFrame(vectors)
+    if groups is not None:
+        table.insert(0, "group", groups)
+    table.insert(0, "label", names)
+    known = table[np.isfinite(vectors).all(axis=1)]
+    return str(known.to_csv(index=False, float_format="%.9g", lineterminator="\n"))
 
 
 def check_structure(datasets: Iterable[str], data_root: str | None) -> None:

@@ -68,6 +68,17 @@ class Run(NamedTuple):
         return [accuracy for _, accuracy in self.curve[1:]]
 
 
+MEASURES: dict[str, Callable[[Run], float]] = {
+    "step 0": lambda run: run.curve[0][1],
+    "best": lambda run: max(run.accuracies),
+    "final": lambda run: run.accuracies[-1],
+    "AUAC": lambda run: auac(run.accuracies),
+    "macro-F1": lambda run: run.f1_macro,
+    "training, s": lambda run: run.seconds["training"] + run.seconds["start"],
+}
+"""Column → measure of a training; ``training, s`` leaves evaluations out."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """A method at a learning rate in a setting.
@@ -86,39 +97,9 @@ class Entry:
     planned: int
     failed: bool
 
-    def over_seeds(self, measure: Callable[[Run], float]) -> MeanAndSd | None:
-        """Mean and spread of a measure of a run; None without runs."""
-        return mean_and_sd([measure(run) for run in self.runs]) if self.runs else None
-
-    @property
-    def first(self) -> MeanAndSd | None:
-        """Accuracy before the first step."""
-        return self.over_seeds(lambda run: run.curve[0][1])
-
-    @property
-    def best(self) -> MeanAndSd | None:
-        """Best accuracy of each run."""
-        return self.over_seeds(lambda run: max(run.accuracies))
-
-    @property
-    def final(self) -> MeanAndSd | None:
-        """Accuracy after the last step."""
-        return self.over_seeds(lambda run: run.accuracies[-1])
-
-    @property
-    def auac(self) -> MeanAndSd | None:
-        """Mean accuracy over the evaluations after the first step."""
-        return self.over_seeds(lambda run: auac(run.accuracies))
-
-    @property
-    def f1_macro(self) -> MeanAndSd | None:
-        """Macro-F1 after the last step."""
-        return self.over_seeds(lambda run: run.f1_macro)
-
-    @property
-    def seconds(self) -> MeanAndSd | None:
-        """Seconds of training without evaluations, the start pass included."""
-        return self.over_seeds(lambda run: run.seconds["training"] + run.seconds["start"])
+    def __getitem__(self, measure: str) -> MeanAndSd | None:
+        """Mean and spread over seeds of one of `MEASURES`; None without runs."""
+        return _mean(map(MEASURES[measure], self.runs))
 
     def structure(self, measure: str, metric: str) -> MeanAndSd | None:
         """A measure of the label vectors over the seeds where it is defined.
@@ -174,7 +155,8 @@ class Table(NamedTuple):
         """
 
         def rank(entry: Entry) -> tuple[int, float, float]:
-            return len(entry.runs), -1.0 if entry.best is None else entry.best.mean, -entry.learning_rate
+            best = entry["best"]
+            return len(entry.runs), -1.0 if best is None else best.mean, -entry.learning_rate
 
         return max((entry for entry in self.entries if entry.method == method), key=rank)
 
@@ -230,26 +212,18 @@ def tables(records: Iterable[Mapping[str, Any]], plan: Mapping[str, Mapping[str,
             finished[record["key"]] = record
     groups: dict[Setting, dict[tuple[str, float], list[str]]] = {}
     for key, settings in cells.items():
+        setting = Setting(**{name: settings[name] for name in Setting._fields if name in settings})
         place = (str(settings["method"]["name"]), float(settings["learning_rate"]))
-        groups.setdefault(_setting(settings), {}).setdefault(place, []).append(key)
-    found = [
-        Table(setting, [_entry(place, keys, finished, failed) for place, keys in places.items()])
-        for setting, places in groups.items()
-    ]
-    for table in found:
-        _check_rows(table)
+        groups.setdefault(setting, {}).setdefault(place, []).append(key)
+    found = []
+    for setting, places in groups.items():
+        entries = []
+        for place, keys in places.items():
+            runs = sorted((_run(finished[key]) for key in keys if key in finished), key=lambda run: run.seed)
+            entries.append(Entry(*place, runs, len(keys), any(key in failed and key not in finished for key in keys)))
+        found.append(Table(setting, entries))
+        _check_rows(found[-1])
     return found
-
-
-def _setting(settings: Mapping[str, Any]) -> Setting:
-    return Setting(**{name: settings[name] for name in Setting._fields if name in settings})
-
-
-def _entry(
-    place: tuple[str, float], keys: Sequence[str], finished: Mapping[str, Mapping[str, Any]], failed: set[str]
-) -> Entry:
-    runs = sorted((_run(finished[key]) for key in keys if key in finished), key=lambda run: run.seed)
-    return Entry(*place, runs, len(keys), any(key in failed and key not in finished for key in keys))
 
 
 def _run(record: Mapping[str, Any]) -> Run:

@@ -14,82 +14,16 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PrinterCallback
 
-from ..metrics.running_time import running_times
-from ..modeling.heads import find_head
-from ..modeling.modeling_lwal import LwALPreTrainedModel
-from ..objectives.stock import stock_task
 from ..settings.applying import apply_config
 from ..settings.training_args import LwALTrainingArguments
-from ..training.trainer import LwALTrainer
 from .comparison import embedded_model_path
 from .datasets import load_data
-from .frozen_regression import RegressionStart
 from .grid import OPTIMIZERS, Cell, batch_rows
-from .methods import OWN_FIELDS
 from .models import build_model, model_rows, model_spec
 from .peers import run_peer
 from .rows import Rows
 from .structure import structure_of
-
-EVALUATION_ROWS = 256
-"""Rows per batch when measuring."""
-
-
-class CellTrainer(LwALTrainer):
-    """`LwALTrainer` that keeps its curve, and can let the head learn faster than the rest.
-
-    Args:
-        head_rate: multiple of the learning rate for the head.
-        on_accuracy: called with the step and the accuracy of every evaluation.
-        **keywords: those of `LwALTrainer`.
-    """
-
-    def __init__(
-        self, head_rate: float = 1.0, on_accuracy: Callable[[int, float], None] | None = None, **keywords: Any
-    ) -> None:
-        super().__init__(**keywords)
-        self.head_rate = head_rate
-        self.on_accuracy = on_accuracy
-        self.curve: list[tuple[int, float]] = []
-        self.f1_macro = math.nan
-
-    def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
-        """The optimizer, with the head's parameters in groups of their own where they have a rate of their own."""
-        optimizer = super().create_optimizer(model)
-        if self.head_rate != 1.0:
-            head = {id(parameter) for parameter in head_of(self.core_model).parameters()}
-            for group in list(optimizer.param_groups):
-                own = [parameter for parameter in group["params"] if id(parameter) in head]
-                if own:
-                    group["params"] = [parameter for parameter in group["params"] if id(parameter) not in head]
-                    optimizer.add_param_group({**group, "params": own, "lr": self.head_rate * self.args.learning_rate})
-        return optimizer
-
-    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Evaluate, and note the accuracy; work of the steps before, which is no evaluation's, is waited for first."""
-        synchronize()
-        numbers: dict[str, float] = super().evaluate(*args, **kwargs)
-        self.curve.append((self.state.global_step, numbers["eval_accuracy"]))
-        self.f1_macro = numbers["eval_f1_macro"]
-        if self.on_accuracy is not None:
-            self.on_accuracy(self.state.global_step, numbers["eval_accuracy"])
-        return numbers
-
-
-def head_of(model: PreTrainedModel) -> torch.nn.Module:
-    """The last linear layer of a stock classifier or of an LwAL model's encoder."""
-    if isinstance(model, LwALPreTrainedModel):
-        return model.encoder.get_submodule(str(model.config.head_name))
-    head = find_head(model.config, stock_task(model))
-    if head is None:
-        raise ValueError(f"{type(model).__name__} has no single linear head, so head_rate has nothing to act on.")
-    return model.get_submodule(head.name)
-
-
-def synchronize() -> None:
-    """Wait until the accelerator, if any, has done what it was given."""
-    if torch.accelerator.is_available():
-        torch.accelerator.synchronize()
+from .trainers import ComparisonTrainer, comparison_arguments, comparison_trainer
 
 
 def run_cell(
@@ -121,10 +55,7 @@ def run_cell(
         model = build_model(cell.model, rows, data.names, cell.seed, cell.from_config)
         with tempfile.TemporaryDirectory() as folder:
             trainer = build_trainer(cell, model, rows, size, folder, on_accuracy)
-            trainer.train()
-            times = running_times(trainer.state.log_history)
-            if trainer.curve[-1][0] != trainer.state.global_step:
-                trainer.evaluate()
+            times = trainer.train_to_end()
         curve, f1_macro, facts = trainer.curve, trainer.f1_macro, strength_of(trainer.state.log_history)
         if vectors_folder is not None:
             structure = {"structure": structure_of(cell, trainer, rows, data, data_root, vectors_folder)}
@@ -175,7 +106,7 @@ def build_trainer(
     size: int,
     folder: str,
     on_accuracy: Callable[[int, float], None] | None = None,
-) -> CellTrainer:
+) -> ComparisonTrainer:
     """Build the trainer of a cell.
 
     Args:
@@ -186,21 +117,18 @@ def build_trainer(
         folder: an empty folder, which stays empty.
         on_accuracy: called with the step and the accuracy of every evaluation.
     """
-    own = {name: value for name, value in cell.method.items() if name in OWN_FIELDS}
-    arguments = training_arguments(cell, len(rows.train), size, folder)
-    trainer = CellTrainer(
-        head_rate=float(own.get("head_rate", 1.0)),
-        objective=RegressionStart() if own.get("head_start") == "regression" else None,
+    trainer = comparison_trainer(
+        model,
+        training_arguments(cell, len(rows.train), size, folder),
+        cell.method,
         on_accuracy=on_accuracy,
-        model=model,
-        args=arguments,
         train_dataset=rows.train,
         eval_dataset=rows.test,
         data_collator=rows.collator,
     )
     trainer.remove_callback(PrinterCallback)
-    if "embedding_dim" in own:
-        apply_config(trainer.model, {}, own["embedding_dim"])
+    if "embedding_dim" in cell.method:
+        apply_config(trainer.model, {}, cell.method["embedding_dim"])
     return trainer
 
 
@@ -213,33 +141,20 @@ def training_arguments(cell: Cell, train_rows: int, size: int, folder: str) -> L
         size: rows per optimizer step.
         folder: the trainer's folder.
     """
-    per_epoch = math.ceil(train_rows / size)
-    steps = cell.steps or int(cell.epochs or 1) * per_epoch
-    fields = {name: value for name, value in cell.method.items() if name not in (*OWN_FIELDS, "name")}
-    chosen: Mapping[str, Any] = {
-        "max_steps": steps,
-        "per_device_train_batch_size": size,
-        "per_device_eval_batch_size": EVALUATION_ROWS,
-        "learning_rate": cell.learning_rate,
-        "eval_strategy": "steps",
-        "eval_steps": math.ceil(steps / (cell.evaluations or int(cell.epochs or 1))),
-        "eval_on_start": True,
-        "save_strategy": "no",
-        "logging_strategy": "no",
-        "report_to": "none",
-        "disable_tqdm": True,
-        "remove_unused_columns": False,
-        "dataloader_pin_memory": torch.accelerator.is_available(),  # PyTorch warns about it on a CPU alone
-        "seed": cell.seed,
-        "data_seed": cell.seed,
-        **OPTIMIZERS[cell.optimizer],
-        **_static_model(fields),
-        **fields,
-    }
-    return LwALTrainingArguments(folder, **chosen)
-
-
-def _static_model(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """MiniLM, which a package carries, where a method needs a text model for class names and names none."""
-    wanted = "static_label" in (fields.get("label_method"), str(fields.get("lwal_preset")).removeprefix("paper:"))
-    return {"label_static_model": embedded_model_path()} if wanted else {}
+    epochs = int(cell.epochs or 1)
+    steps = cell.steps or epochs * math.ceil(train_rows / size)
+    more = dict(OPTIMIZERS[cell.optimizer])
+    if "static_label" in (cell.method.get("label_method"), str(cell.method.get("lwal_preset")).removeprefix("paper:")):
+        more["label_static_model"] = embedded_model_path()  # it needs a text model for the names of the labels
+    return comparison_arguments(
+        folder,
+        cell.method,
+        steps=steps,
+        batch_size=size,
+        learning_rate=cell.learning_rate,
+        evaluations=cell.evaluations or epochs,
+        seed=cell.seed,
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        **more,
+    )

@@ -55,10 +55,17 @@ def run(options: CardOptions) -> int:
 
     options.check()
     folder = Path(options.folder)
-    try:
-        facts, model = facts_of_folder(folder, **_known(options))
-    except ValueError as error:
-        raise CommandError(str(error)) from error
+    facts, model = facts_of_folder(
+        folder,
+        name=options.name,
+        model_id=options.model_id,
+        base_model=options.base_model,
+        dataset_id=options.dataset if "/" in (options.dataset or "") else None,
+        dataset_name=options.dataset,
+        license=options.license,
+        language=options.language,
+        tags=options.tags,
+    )
     facts, files = _with_samples(facts, model, options)
     vectors, names = None, []
     if isinstance(model, LwALPreTrainedModel):
@@ -119,17 +126,3 @@ def _completed(known: SplitFacts | None, fresh: SplitFacts | None) -> SplitFacts
     if known is None or fresh is None:
         return known or fresh
     return replace(known, pixels=known.pixels or fresh.pixels)
-
-
-def _known(options: CardOptions) -> dict[str, object]:
-    is_id = options.dataset is not None and "/" in options.dataset
-    return {
-        "name": options.name,
-        "model_id": options.model_id,
-        "base_model": options.base_model,
-        "dataset_id": options.dataset if is_id else None,
-        "dataset_name": options.dataset,
-        "license": options.license,
-        "language": options.language,
-        "tags": options.tags,
-    }

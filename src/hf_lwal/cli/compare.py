@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CommandError
-from .flags import option
+from .flags import check_above_0, option
 from .writing import check_output_file, writing
 
 if TYPE_CHECKING:
@@ -76,8 +76,7 @@ def run(options: CompareOptions) -> int:
     """Run the grid; returns the exit code, 1 where a training failed."""
     from ..bench.grid import unique_cells
 
-    if options.processes < 1:
-        raise CommandError(f"--processes must be above 0, got {options.processes}.")
+    check_above_0(options, "processes")
     if options.data_root is not None and not Path(options.data_root).expanduser().is_dir():
         raise CommandError(f"--data-root: there is no folder {options.data_root!r}.")
     cells = unique_cells(chosen_grids(options), options.data_root)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import math
 import os
 import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields
 from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
+
+from ..errors import CommandError
 
 Value = TypeVar("Value")
 ALIASES = {"data": "dataset", "dataset": "data", "output": "output_dir", "output_dir": "output"}
@@ -109,6 +112,14 @@ def spellings(name: str) -> list[str]:
     ['--text-column', '--text_column']
     """
     return list(dict.fromkeys([f"--{name.replace('_', '-')}", f"--{name}"]))
+
+
+def check_above_0(options: Any, *names: str) -> None:
+    """Raise CommandError for a number that was given and is not above 0, or has no end."""
+    for name in names:
+        value = getattr(options, name)
+        if value is not None and not 0 < value < math.inf:
+            raise CommandError(f"{spellings(name)[0]} must be above 0, got {value}.")
 
 
 class Formatter(argparse.HelpFormatter):

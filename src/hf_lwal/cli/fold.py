@@ -53,17 +53,14 @@ class FoldOptions:
             raise CommandError(
                 "--onnx and --sentence-transformers are two folders: call the command once with each of them."
             )
-        try:
-            if self.onnx:
-                from ..modeling.onnx_export import require_onnx
+        if self.onnx:
+            from ..modeling.onnx_export import require_onnx
 
-                require_onnx()
-            if self.sentence_transformers:
-                from ..modeling.sentence_export import require_sentence_transformers
+            require_onnx()
+        if self.sentence_transformers:
+            from ..modeling.sentence_export import require_sentence_transformers
 
-                require_sentence_transformers()
-        except ImportError as error:
-            raise CommandError(str(error)) from error
+            require_sentence_transformers()
 
 
 def run(options: FoldOptions) -> int:

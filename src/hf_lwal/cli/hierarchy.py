@@ -2,65 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import CommandError
 from ..modeling.files import staged, write_text_atomically
-from .flags import argument, option
-from .writing import check_output_folder, writing
-
-if TYPE_CHECKING:
-    from .hierarchy_inputs import Labels
-
-
-@dataclass(frozen=True)
-class HierarchyOptions:
-    """Draw what a model learned about its labels, and compare it with WordNet or with known groups.
-
-    Writes dendrogram, heat map, map, nearest labels and, where asked, how well a reference agrees.
-    """
-
-    model: str = argument(
-        "folder or Hub name of a classifier, or a CSV file: label, optionally group, one column per dimension"
-    )
-    output: str = option("lwal-hierarchy", "folder for the pictures and tables")
-    metric: Literal["euclidean", "cosine"] = option("euclidean", "distance between label vectors")
-    reference: Literal["wordnet", "groups"] | None = option(
-        None, "what to compare with: distances in WordNet, or groups of the labels"
-    )
-    wordnet: str | None = option(None, "folder or tar archive with WordNet's files; default: nltk's corpus")
-    senses: str | None = option(
-        None, "WordNet senses: awa2, cifar10, cifar100, fashion_mnist or a JSON file; default: first noun sense"
-    )
-    dataset: str | None = option(
-        None, "data set with groups of the labels, and with rows where the model has no label table"
-    )
-    group_column: str | None = option(None, "column of the data set with the group of each label")
-    text_column: str | None = option(None, "column with the text or image; default: found by name and type")
-    label_column: str | None = option(None, "column with the label; default: found by name and type")
-    samples_per_label: int = option(50, "rows per label for class means, where the model has no label table")
-    top_k: int = option(5, "nearest labels to list for each label")
-    format: Literal["png", "svg", "pdf"] = option("png", "kind of the pictures")
-
-    def check(self) -> None:
-        """Raise for options that cannot work, before anything is loaded."""
-        for name in ("samples_per_label", "top_k"):
-            if getattr(self, name) < 1:
-                raise CommandError(f"--{name.replace('_', '-')} must be above 0, got {getattr(self, name)}.")
-        if (self.wordnet or self.senses) and self.reference != "wordnet":
-            raise CommandError("--wordnet and --senses belong to a comparison: add --reference wordnet.")
-        if self.group_column and not self.dataset:
-            raise CommandError("--group-column is a column of a data set: name it with --dataset.")
-        check_output_folder(self.output)
+from .hierarchy_inputs import HierarchyOptions, Labels, read_labels
+from .writing import writing
 
 
 @dataclass(frozen=True)
@@ -84,7 +38,6 @@ def run(options: HierarchyOptions) -> int:
     from ..hierarchy.tree import label_distances, neighbourhood
     from ..hierarchy.wordnet import WordNetMissingError
     from ..plots import require_matplotlib
-    from .hierarchy_inputs import read_labels
 
     try:
         require_matplotlib()
@@ -159,12 +112,15 @@ def _write_tables(
     facts: dict[str, Any],
 ) -> None:
     """Write the nearest labels as CSV, and everything as JSON."""
-    table = io.StringIO()
-    writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(["label", "rank", "nearest", "distance"])
-    for name, others in zip(labels.names, nearest, strict=True):
-        writer.writerows([name, rank, other, f"{far:.6g}"] for rank, (other, far) in enumerate(others, start=1))
-    write_text_atomically(folder / "nearest_labels.csv", table.getvalue())
+    import pandas
+
+    rows = [
+        (name, rank, other, far)
+        for name, others in zip(labels.names, nearest, strict=True)
+        for rank, (other, far) in enumerate(others, start=1)
+    ]
+    table = pandas.DataFrame(rows, columns=["label", "rank", "nearest", "distance"])
+    table.to_csv(folder / "nearest_labels.csv", index=False, float_format="%.6g", lineterminator="\n")
     record = {
         "model": options.model,
         "label_vectors": labels.source,

@@ -6,7 +6,7 @@ import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,15 +15,56 @@ from ..bench.comparison import attach_images, load_part, load_processing_class, 
 from ..data.sources import encode_labels, find_columns, load_splits
 from ..data.usable import usable
 from ..errors import CommandError
+from ..modeling.tasks import TASKS
+from .flags import argument, check_above_0, option
+from .writing import check_output_folder
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
     from ..data.sources import Columns
-    from .hierarchy import HierarchyOptions
 
 MAX_TOKENS = 128
 """Tokens of a text beyond this number are cut off where class means are taken."""
+
+
+@dataclass(frozen=True)
+class HierarchyOptions:
+    """Draw what a model learned about its labels, and compare it with WordNet or with known groups.
+
+    Writes dendrogram, heat map, map, nearest labels and, where asked, how well a reference agrees.
+    """
+
+    model: str = argument(
+        "folder or Hub name of a classifier, or a CSV file: label, optionally group, one column per dimension"
+    )
+    output: str = option("lwal-hierarchy", "folder for the pictures and tables")
+    metric: Literal["euclidean", "cosine"] = option("euclidean", "distance between label vectors")
+    reference: Literal["wordnet", "groups"] | None = option(
+        None, "what to compare with: distances in WordNet, or groups of the labels"
+    )
+    wordnet: str | None = option(None, "folder or tar archive with WordNet's files; default: nltk's corpus")
+    senses: str | None = option(
+        None, "WordNet senses: awa2, cifar10, cifar100, fashion_mnist or a JSON file; default: first noun sense"
+    )
+    dataset: str | None = option(
+        None, "data set with groups of the labels, and with rows where the model has no label table"
+    )
+    group_column: str | None = option(None, "column of the data set with the group of each label")
+    text_column: str | None = option(None, "column with the text or image; default: found by name and type")
+    label_column: str | None = option(None, "column with the label; default: found by name and type")
+    samples_per_label: int = option(50, "rows per label for class means, where the model has no label table")
+    top_k: int = option(5, "nearest labels to list for each label")
+    format: Literal["png", "svg", "pdf"] = option("png", "kind of the pictures")
+
+    def check(self) -> None:
+        """Raise for options that cannot work, before anything is loaded."""
+        check_above_0(self, "samples_per_label", "top_k")
+        if (self.wordnet or self.senses) and self.reference != "wordnet":
+            raise CommandError("--wordnet and --senses belong to a comparison: add --reference wordnet.")
+        if self.group_column and not self.dataset:
+            raise CommandError("--group-column is a column of a data set: name it with --dataset.")
+        check_output_folder(self.output)
 
 
 @dataclass(frozen=True)
@@ -96,12 +137,6 @@ def _of_model(options: HierarchyOptions) -> Labels:
     from ..hierarchy.label_vectors import label_vectors
     from ..modeling.auto import AutoModelForLwALClassification
 
-    folder = Path(options.model)
-    if folder.is_dir() and not (folder / "config.json").exists():
-        raise CommandError(
-            f"The folder {options.model!r} has no config.json; give one that holds a saved model (merge an adapter "
-            "into its model first)."
-        )
     config = load_part(AutoConfig, options.model)
     if config.model_type == "lwal":
         model = load_part(AutoModelForLwALClassification, options.model)
@@ -122,28 +157,21 @@ def _names(model: Any) -> list[str]:
 def _class_means(options: HierarchyOptions) -> Labels:
     """Class means of a stock classifier over some rows of each label."""
     import torch
-    from transformers import (
-        AutoModelForImageClassification,
-        AutoModelForSequenceClassification,
-        DataCollatorWithPadding,
-        default_data_collator,
-    )
+    from transformers import DataCollatorWithPadding, default_data_collator
 
+    from ..data.labels import rows_per_class
     from ..hierarchy.label_vectors import label_vectors
 
     rows, columns = _training_rows(options)
-    stock = AutoModelForSequenceClassification if columns.kind == "text" else AutoModelForImageClassification
-    model = load_part(stock, options.model)
+    model = load_part(TASKS[columns.kind].stock, options.model)
     names = _names(model)
-    rows = _in_model_order(rows, names).select(_some_rows(rows, options.samples_per_label))
+    rows = _in_model_order(rows, names)
+    rows = rows.select(rows_per_class(np.asarray(rows["label"][:]), options.samples_per_label, seed=0))
     processing = load_processing_class(options.model, columns.kind)
     ready = (tokenize if columns.kind == "text" else attach_images)(rows, columns.input, processing, MAX_TOKENS)
     collate: Any = DataCollatorWithPadding(processing) if columns.kind == "text" else default_data_collator
     loader = torch.utils.data.DataLoader(ready, batch_size=32, collate_fn=collate)
-    try:
-        vectors = label_vectors(model, loader).double().numpy()
-    except ValueError as error:
-        raise CommandError(str(error)) from error
+    vectors = label_vectors(model, loader).double().numpy()
     return Labels(names, vectors, None, f"class means of {len(rows)} rows of {options.dataset}")
 
 
@@ -168,12 +196,6 @@ def _in_model_order(rows: Dataset, names: list[str]) -> Dataset:
             f"{', '.join(own[:5])} … ({len(own)}). Give the data that the model was trained on."
         )
     return rows if unnamed else rows.align_labels_with_mapping({name: i for i, name in enumerate(names)}, "label")
-
-
-def _some_rows(rows: Dataset, per_label: int) -> list[int]:
-    from ..data.labels import rows_per_class
-
-    return rows_per_class(np.asarray(rows["label"][:]), per_label, seed=0)
 
 
 def _groups(options: HierarchyOptions, names: Sequence[str]) -> list[str | None]:

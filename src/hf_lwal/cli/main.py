@@ -18,7 +18,20 @@ from typing import Any
 
 from .. import __version__
 from ..errors import outcome
-from . import card, compare, completion, doctor, fold, hierarchy, predict, quickstart, report, train, train_flags
+from . import (
+    card,
+    compare,
+    completion,
+    doctor,
+    fold,
+    hierarchy,
+    hierarchy_inputs,
+    predict,
+    quickstart,
+    report,
+    train,
+    train_flags,
+)
 from .flags import Parser, add_options, print_error
 from .settings_file import read_settings
 from .terminal import prepare_terminal, termination_as_interrupt
@@ -30,7 +43,7 @@ COMMANDS: dict[str, tuple[type[Any], Callable[[Any], int]]] = {
     "train": (train.TrainOptions, train.run),
     "compare": (compare.CompareOptions, compare.run),
     "report": (report.ReportOptions, report.run),
-    "hierarchy": (hierarchy.HierarchyOptions, hierarchy.run),
+    "hierarchy": (hierarchy_inputs.HierarchyOptions, hierarchy.run),
     "card": (card.CardOptions, card.run),
     "predict": (predict.PredictOptions, predict.run),
     "fold": (fold.FoldOptions, fold.run),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +12,7 @@ from ..bench.comparison import load_part, quiet
 from ..errors import CommandError
 from ..modeling.files import write_text_atomically
 from ..modeling.tasks import TASKS, inferred_task
-from .flags import argument, option
+from .flags import argument, check_above_0, option
 from .predict_inputs import STANDARD_INPUT, Input, Wanted, loader, read_inputs, say
 
 OUTPUTS = (".csv", ".tsv", ".json", ".jsonl")
@@ -50,9 +48,7 @@ class PredictOptions:
 
     def check(self) -> None:
         """Raise for values that cannot work, before the model is loaded."""
-        for name in ("top_k", "batch_size"):
-            if getattr(self, name) < 1:
-                raise CommandError(f"--{name.replace('_', '-')} must be above 0, got {getattr(self, name)}.")
+        check_above_0(self, "top_k", "batch_size")
         if bool(self.inputs) == (self.file is not None):
             raise CommandError("Give what to classify: texts or paths after the model, or a file with --file.")
         if self.file not in (None, STANDARD_INPUT) and not Path(str(self.file)).expanduser().exists():
@@ -102,8 +98,6 @@ def kind_of_model(name: str) -> str:
     """
     import transformers
 
-    if Path(name).is_dir() and not (Path(name) / "config.json").exists():
-        raise CommandError(f"The folder {name!r} has no config.json; give one that holds a saved model.")
     config = load_part(transformers.AutoConfig, name)
     classes = config.architectures or []
     suffixes = [task.suffix for task in TASKS.values()]
@@ -202,13 +196,10 @@ def _as_file(records: Sequence[dict[str, Any]], name: str) -> str:
         return json.dumps(list(records), ensure_ascii=False, indent=2) + "\n"
     if kind == ".jsonl":
         return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-    flat = [_flat(record) for record in records]
-    names = list(dict.fromkeys(column for record in flat for column in record))
-    file = io.StringIO(newline="")
-    writer = csv.DictWriter(file, names, dialect="excel" if kind == ".csv" else "excel-tab", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(flat)
-    return file.getvalue()
+    import pandas
+
+    table = pandas.DataFrame(map(_flat, records), dtype=object)  # which leaves numbers beside gaps what they are
+    return str(table.to_csv(index=False, sep="," if kind == ".csv" else "\t", lineterminator="\n"))
 
 
 def _flat(record: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ the frozen features ("LP-FT", the strongest control; the regression is a column 
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,18 +18,19 @@ from ..bench.comparison import (
     FROZEN,
     LP_FT,
     METHODS,
+    PreparedData,
     Result,
-    Task,
     before_training,
     build_trainer,
-    load_task,
+    prepare_data,
     quiet,
     render_table,
     train,
 )
 from ..errors import CommandError
 from ..modeling.files import write_text_atomically
-from .flags import option
+from ..modeling.tasks import TASKS
+from .flags import check_above_0, option
 
 if TYPE_CHECKING:
     from ..modeling.modeling_lwal import LwALPreTrainedModel
@@ -70,9 +70,7 @@ class QuickstartOptions:
 
     def check(self) -> None:
         """Raise for a number that makes no sense or an output folder that cannot be one."""
-        for name in ("steps", "batch_size", "eval_samples", "max_length", "learning_rate"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise CommandError(f"--{name.replace('_', '-')} must be above 0, got {getattr(self, name)}.")
+        check_above_0(self, "steps", "batch_size", "eval_samples", "max_length", "learning_rate")
         if not 0 <= self.seed < 2**32:
             raise CommandError(f"--seed must be a whole number from 0 to {2**32 - 1}, got {self.seed}.")
         if Path(self.output_dir).exists() and not Path(self.output_dir).is_dir():
@@ -81,30 +79,12 @@ class QuickstartOptions:
 
 def run(options: QuickstartOptions) -> int:
     """Run the whole comparison; returns the exit code."""
+    from ..plots import require_matplotlib
+
     begin = time.perf_counter()
     options.check()
-    _require_plots()
-    task = _load(options)
-    output = Path(options.output_dir)
-    results = {}
-    for number, name in enumerate(METHODS, start=1):
-        print(f"\n[{number}/{len(METHODS)}] {name}: {options.steps} steps of {options.batch_size} rows", flush=True)
-        trainer = _trainer(task, name, options)
-        results[name] = train(trainer)
-    results = {FROZEN: before_training(results[LP_FT]), **results}
-    print(f"\nAccuracy in %\n{render_table(results)}")
-    model = cast("LwALPreTrainedModel", trainer.model)  # the last one trained is LwAL
-    _write_outputs(task, model, results, options)
-    _write_card(trainer, results, options)
-    _answer(task, output / "model", SENTENCES if options.dataset == "clinc150" else task.examples)
-    print(f"\nWritten to {output}: model/, curves.png, dendrogram.png, results.json")
-    print(f"Total {time.perf_counter() - begin:.0f} s.")
-    return 0
-
-
-def _load(options: QuickstartOptions) -> Task:
-    """Load data and tokenizer, and say how much there is."""
-    task = load_task(
+    require_matplotlib()  # before the long work, not after it
+    data = prepare_data(
         options.dataset,
         options.model,
         text_column=options.text_column,
@@ -113,51 +93,50 @@ def _load(options: QuickstartOptions) -> Task:
         max_length=options.max_length,
         seed=options.seed,
     )
-    print(f"{options.dataset}: {len(task.names)} labels, {len(task.train):,} rows to train on, ", end="")
-    print(f"{len(task.evaluation):,} of the test split to measure on. Model: {task.model_path}")
-    return task
-
-
-def _trainer(task: Task, method: str, options: QuickstartOptions) -> LwALTrainer:
-    """Return the trainer of one method."""
-    return build_trainer(
-        task,
-        method,
-        output_dir=str(Path(options.output_dir) / "model"),
-        steps=options.steps,
-        batch_size=options.batch_size,
-        learning_rate=options.learning_rate,
-        seed=options.seed,
-    )
-
-
-def _require_plots() -> None:
-    """Raise before the long work, not after it, when matplotlib is missing."""
-    from ..plots import require_matplotlib
-
-    try:
-        require_matplotlib()
-    except ImportError as error:
-        raise CommandError(str(error)) from error
+    print(f"{options.dataset}: {len(data.names)} labels, {len(data.train):,} rows to train on, ", end="")
+    print(f"{len(data.evaluation):,} of the test split to measure on. Model: {data.model_path}")
+    output = Path(options.output_dir)
+    results = {}
+    for number, name in enumerate(METHODS, start=1):
+        print(f"\n[{number}/{len(METHODS)}] {name}: {options.steps} steps of {options.batch_size} rows", flush=True)
+        trainer = build_trainer(
+            data,
+            name,
+            output_dir=str(output / "model"),
+            steps=options.steps,
+            batch_size=options.batch_size,
+            learning_rate=options.learning_rate,
+            seed=options.seed,
+        )
+        results[name] = train(trainer)
+    results = {FROZEN: before_training(results[LP_FT]), **results}
+    print(f"\nAccuracy in %\n{render_table(results)}")
+    model = cast("LwALPreTrainedModel", trainer.model)  # the last one trained is LwAL
+    _write_outputs(data, model, results, options)
+    _write_card(trainer, results, options)
+    _answer(data, output / "model", SENTENCES if options.dataset == "clinc150" else data.examples)
+    print(f"\nWritten to {output}: model/, curves.png, dendrogram.png, results.json")
+    print(f"Total {time.perf_counter() - begin:.0f} s.")
+    return 0
 
 
 def _write_outputs(
-    task: Task, model: LwALPreTrainedModel, results: Mapping[str, Result], options: QuickstartOptions
+    data: PreparedData, model: LwALPreTrainedModel, results: Mapping[str, Result], options: QuickstartOptions
 ) -> None:
     """Write the LwAL model with its tokenizer, the two pictures and the numbers."""
     from ..plots import plot_dendrogram, plot_learning_curves
 
     output = Path(options.output_dir)
     model.save_pretrained(output / "model")
-    task.processing_class.save_pretrained(output / "model")
+    data.processing_class.save_pretrained(output / "model")
     curves = {name: result.curve for name, result in results.items() if name != FROZEN}  # the first point of LP-FT
     plot_learning_curves(curves, output / "curves.png", title=f"{options.dataset}: the same budget, three ways")
     vectors = model.label_table.label_vectors
     plot_dendrogram(
-        vectors, task.names, output / "dendrogram.png", task.groups, title="Hierarchy of the learned labels"
+        vectors, data.names, output / "dendrogram.png", data.groups, title="Hierarchy of the learned labels"
     )
     record = {"options": asdict(options), "results": {name: asdict(result) for name, result in results.items()}}
-    _write_json(output / "results.json", record)
+    write_text_atomically(output / "results.json", json.dumps(record, indent=2) + "\n")
 
 
 def _write_card(trainer: LwALTrainer, results: Mapping[str, Result], options: QuickstartOptions) -> None:
@@ -177,12 +156,7 @@ def _write_card(trainer: LwALTrainer, results: Mapping[str, Result], options: Qu
     )
 
 
-def _write_json(path: Path, record: Mapping[str, Any]) -> None:
-    """Write a JSON file in one piece."""
-    write_text_atomically(path, json.dumps(record, indent=2) + "\n")
-
-
-def _answer(task: Task, folder: Path, questions: Sequence[Any]) -> None:
+def _answer(data: PreparedData, folder: Path, questions: Sequence[Any]) -> None:
     """Load the saved model as a user would and classify a few inputs."""
     from transformers import pipeline
 
@@ -191,18 +165,14 @@ def _answer(task: Task, folder: Path, questions: Sequence[Any]) -> None:
     print("\nThe saved model, loaded again, answers:")
     with quiet():
         model = AutoModelForLwALClassification.from_pretrained(folder)
-    part = "tokenizer" if task.kind == "text" else "image_processor"
-    kind = "text-classification" if task.kind == "text" else "image-classification"
-    classify: Any = pipeline(kind, model=model, **{part: task.processing_class})
+    task = TASKS[data.kind]
+    part: dict[str, Any] = {task.processor_argument: data.processing_class}
+    classify: Any = pipeline(task.pipeline, model=model, **part)
     for question in questions:
-        print(f"  {_describe(question)} → {_best(classify(question, top_k=1))}")
+        (best,) = classify(question, top_k=1)
+        print(f"  {_describe(question)} → {best['label']} ({best['score']:.2f})")
 
 
 def _describe(question: Any) -> str:
     """Return a text in quotes, an image by its size."""
     return f"“{question}”" if isinstance(question, str) else f"image {question.width}×{question.height}"
-
-
-def _best(answers: Sequence[Mapping[str, Any]]) -> str:
-    """Return the likeliest label with its probability."""
-    return f"{answers[0]['label']} ({answers[0]['score']:.2f})"

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from ..errors import CommandError
 from ..modeling.files import write_text_atomically
 from ..training.folder_lock import LOCK_FILE, FolderLock, in_use
-from .flags import argument, option
+from .flags import argument, check_above_0, option
 from .train_checks import check_given, rehearse
-from .train_data import Rows, fit_tokenizer, load_rows, ready
+from .train_data import fit_tokenizer, load_rows, ready
 from .train_flags import DEFAULTS, build_arguments, training_values
-from .train_model import Start, build_model, check_max_length, choose_start
+from .train_model import Job, build_model, check_max_length, choose_start
 from .train_resume import check_same_model, in_order_of_checkpoint, logging_steps_of
 
 if TYPE_CHECKING:
@@ -104,8 +104,7 @@ class TrainOptions:
             raise CommandError(f"--test-share must be 0 for none, or between 0 and 1, got {self.test_share}.")
         if self.test_share > 0.0 and self.test_data is not None:
             raise CommandError("--test-share sets rows apart and --test-data names others: give one of them.")
-        if self.max_length is not None and self.max_length < 1:
-            raise CommandError(f"--max-length must be above 0, got {self.max_length}.")
+        check_above_0(self, "max_length")
         if self.embedding_dim is not None:
             from ..modeling.auto import resolved_embedding_dim
 
@@ -115,25 +114,6 @@ class TrainOptions:
                 raise CommandError(f"--embedding-dim: {error}") from error
         if self.resume and self.overwrite:
             raise CommandError("--resume continues and --overwrite starts anew: give one of them.")
-
-
-@dataclass(frozen=True)
-class Job:
-    """One training with everything it needs."""
-
-    data: str
-    rows: Rows
-    start: Start
-    values: dict[str, Any]
-    embedding_dim: str | None
-    max_length: int | None
-    resume: bool
-    checkpoint: str | None = None
-
-    @property
-    def output(self) -> Path:
-        """The output folder."""
-        return Path(self.values["output_dir"])
 
 
 def run(options: TrainOptions) -> int:
@@ -247,9 +227,8 @@ def _checkpoint(output: Path, options: TrainOptions) -> str | None:
 def build_trainer(job: Job, values: Mapping[str, Any]) -> LwALTrainer:
     """Return the trainer of a job; values the library refuses are a ``CommandError``."""
     import torch
-    from transformers import ProgressCallback
 
-    from ..bench.progress import AccuracyProgress
+    from ..bench.progress import show_accuracy
     from ..training.trainer import LwALTrainer
 
     values = {"dataloader_pin_memory": torch.accelerator.is_available(), **values}
@@ -267,8 +246,7 @@ def build_trainer(job: Job, values: Mapping[str, Any]) -> LwALTrainer:
         )
     except (ValueError, OSError) as error:  # OSError: --push-to-hub makes the repository now
         raise CommandError(" ".join(str(error).split())) from error
-    if trainer.pop_callback(ProgressCallback) is not None:  # None where bars are switched off
-        trainer.add_callback(AccuracyProgress)
+    show_accuracy(trainer)
     return trainer
 
 

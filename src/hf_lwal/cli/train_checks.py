@@ -141,10 +141,7 @@ def rehearse(arguments: LwALTrainingArguments) -> None:
     if arguments.use_liger_kernel and not is_liger_kernel_available():
         raise CommandError("--use-liger-kernel needs a package that is not installed: pip install liger-kernel")
     settings = arguments.resolve_lwal()
-    try:
-        build_objective(settings)
-    except ValueError as error:
-        raise CommandError(str(error)) from error
+    build_objective(settings)
     if settings.label_method == "static_label" and settings.static_model is None:
         raise CommandError(
             "static_label needs --label-static-model: the folder or Hub name of a text model that embeds the names of "

@@ -12,6 +12,7 @@ from ..bench.comparison import attach_images
 from ..data.columns import Columns, find_columns, pair_columns
 from ..data.label_names import encode_labels
 from ..data.media import undecoded
+from ..data.selection import rank_in_class
 from ..data.sources import load_splits
 from ..data.usable import usable
 from ..errors import CommandError
@@ -172,9 +173,7 @@ def validation_indices(labels: Sequence[int], share: float, seed: int) -> list[i
     counts = np.bincount(ids)
     wanted = np.where(counts > 1, np.clip(np.rint(share * counts), 1, np.maximum(counts - 1, 1)), 0)
     order = np.random.default_rng(seed).permutation(len(ids))
-    order = order[np.argsort(ids[order], kind="stable")]  # by class, random within a class
-    place = np.arange(len(ids)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return sorted(int(row) for row in order[place < wanted[ids[order]]])
+    return np.sort(order[rank_in_class(ids[order]) < wanted[ids[order]]]).tolist()
 
 
 def fit_tokenizer(model: nn.Module, processing_class: Any, max_length: int | None) -> None:

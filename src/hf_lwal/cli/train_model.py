@@ -1,4 +1,4 @@
-"""The model that ``hf-lwal train`` starts from: a pretrained one, or a small ConvNet for small pictures."""
+"""What ``hf-lwal train`` trains: a pretrained model, or a small ConvNet for small pictures, on rows with settings."""
 
 from __future__ import annotations
 
@@ -37,6 +37,25 @@ class Start:
     title: str
 
 
+@dataclass(frozen=True)
+class Job:
+    """One training with everything it needs."""
+
+    data: str
+    rows: Rows
+    start: Start
+    values: dict[str, Any]
+    embedding_dim: str | None
+    max_length: int | None
+    resume: bool
+    checkpoint: str | None = None
+
+    @property
+    def output(self) -> Path:
+        """The output folder."""
+        return Path(self.values["output_dir"])
+
+
 def choose_start(model: str | None, rows: Rows) -> Start:
     """Find the model's processing class, or the default model for the data.
 
@@ -47,8 +66,6 @@ def choose_start(model: str | None, rows: Rows) -> Start:
     kind = rows.columns.kind
     if model is not None:
         model = os.path.expanduser(model)
-        if Path(model).is_dir() and not (Path(model) / "config.json").exists():
-            raise CommandError(f"--model: the folder {model!r} has no config.json; give one that holds a saved model.")
         return Start(model, None if Path(model).exists() else model, load_processing_class(model, kind), model)
     if kind == "text":
         path = embedded_model_path()

@@ -15,9 +15,8 @@ from .train_data import ready
 
 if TYPE_CHECKING:
     from ..training.trainer import LwALTrainer
-    from .train import Job
+    from .train_model import Job
 
-"""Kind of data → name of the task on the Hub."""
 NOT_UPLOADED = ("checkpoint-*", "control/*", "training_args.bin", "trainer_state.json")
 """What a training leaves beside the model: large, another model, or telling of the machine."""
 SPLITS = {"eval": "validation", "test": "test"}

@@ -12,6 +12,7 @@ from datasets import Dataset
 from torch import Tensor
 
 from ..modeling.functional import IGNORE_INDEX, class_ids, out_of_range, unusable_labels
+from .selection import rank_in_class
 
 LABEL_COLUMNS = ("labels", "label", "label_ids")
 
@@ -172,10 +173,7 @@ def rows_per_class(labels: np.ndarray, per_class: int, seed: int) -> list[int]:
     order = np.random.default_rng(seed).permutation(len(labels))
     if labels.dtype.kind not in "OUS":
         order = order[labels[order] != IGNORE_INDEX]
-    by_class = order[np.argsort(labels[order], kind="stable")]  # random within a class
-    _, starts = np.unique(labels[by_class], return_index=True)
-    rank = np.arange(len(by_class)) - np.repeat(starts, np.diff([*starts, len(by_class)]))
-    chosen = np.sort(by_class[rank < per_class])
+    chosen = np.sort(order[rank_in_class(labels[order]) < per_class])
     if bool((labels[chosen[:-1]] <= labels[chosen[1:]]).all()):
         chosen = np.random.default_rng(seed).permutation(chosen)
     return chosen.tolist()

@@ -6,11 +6,8 @@ Shared by the commands. Every mistake that a user can make here ends in a ``Comm
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from ..errors import CommandError
 from . import EMBEDDED, load_embedded
@@ -18,6 +15,7 @@ from .columns import LABEL_COLUMNS, TEXT_COLUMNS, Columns, find_columns
 from .folders import load_folder
 from .label_names import encode_labels
 from .media import ENDINGS, with_media
+from .selection import stratified_indices
 from .tables import COMPRESSED, FILES, Tell, ending, first_line, log_note, read_table
 
 if TYPE_CHECKING:
@@ -96,30 +94,6 @@ def evaluation_split(splits: DatasetDict) -> Dataset:
 def _is_labelled(dataset: Dataset) -> bool:
     """Whether every row has a label; withheld labels are -1 or missing."""
     return len(dataset) > 0 and all(label is not None and label >= 0 for label in dataset.unique("label"))
-
-
-def stratified_indices(labels: Sequence[int], size: int, seed: int) -> list[int]:
-    """Choose rows so that every class has its share, a difference of one row apart.
-
-    Args:
-        labels: the class of each row.
-        size: how many rows to choose; all of them when there are fewer.
-        seed: the same seed chooses the same rows.
-
-    Returns:
-        Sorted row numbers.
-
-    >>> stratified_indices([0, 0, 0, 0, 1, 1, 1, 1], 4, seed=0)
-    [2, 3, 4, 6]
-    """
-    shuffled = np.random.default_rng(seed).permutation(len(labels))
-    classes = np.asarray(labels)[shuffled]
-    # The n-th row of its class in the shuffled order: taking small numbers first takes from all classes in turn.
-    by_class = np.argsort(classes, kind="stable")
-    _, first, counts = np.unique(classes[by_class], return_index=True, return_counts=True)
-    turn = np.empty(len(labels), dtype=np.int64)
-    turn[by_class] = np.arange(len(labels)) - np.repeat(first, counts)
-    return sorted(int(row) for row in shuffled[np.argsort(turn, kind="stable")[:size]])
 
 
 def label_groups(dataset: Dataset) -> list[str] | None:
