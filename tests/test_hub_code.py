@@ -18,7 +18,7 @@ from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArg
 from hf_lwal.modeling.hub_code import MARK, broken_download, code_files, complete_card, forget_code
 from hf_lwal.modeling.modeling_lwal import MODEL_CLASSES, LwALForSequenceClassification
 from hf_lwal.training.checkpoints import what_is_missing
-from hf_lwal.training.hub_trainer import HubTrainer
+from hf_lwal.training.hub_pushes import HubPushes
 
 
 class OwnModel(LwALForSequenceClassification):
@@ -231,7 +231,7 @@ def test_a_card_that_cannot_be_written_does_not_end_the_training(caplog):
         raise RuntimeError("no font")
 
     run = SimpleNamespace(hub_model_id="alice/toy", create_model_card=fail, state=SimpleNamespace(global_step=7))
-    HubTrainer._card_for_push(run)
+    HubPushes(run).write_card()
     assert "The model card for the push at step 7 failed" in caplog.text
     assert "no font" in caplog.text
 

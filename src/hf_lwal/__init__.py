@@ -64,7 +64,7 @@ _MOVED = {
     "modeling_lwal modeling_pooled name_start onnx_export open_set peft_support peft_targets pictures pooling "
     "probe_start probes quantisation saving sentence_export sounds start tasks",
     "settings": "presets training_args",
-    "training": "best_model callbacks checkpoint_trainer checkpoints exact_accumulation folder_lock hub_trainer "
+    "training": "best_model callbacks checkpoints exact_accumulation folder_lock "
     "label_log own_loss own_optimizer repooling sharding trainer",
 }
 """Folder → modules that lay beside it, one level up, in releases before 0.2."""

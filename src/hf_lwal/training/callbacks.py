@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ..modeling.modeling_lwal import LwALPreTrainedModel
-
-if TYPE_CHECKING:
-    from .trainer import LwALTrainer
+from .transformers_internals import HookedTrainer
 
 
 class CentroidRefreshCallback(TrainerCallback):
@@ -21,8 +19,8 @@ class CentroidRefreshCallback(TrainerCallback):
         trainer: the trainer whose class sums it commits.
     """
 
-    def __init__(self, trainer: LwALTrainer) -> None:
-        self.trainer = trainer
+    def __init__(self, trainer: HookedTrainer) -> None:
+        self.trainer: Any = trainer
 
     def on_train_begin(
         self,

@@ -5,84 +5,46 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from datasets import Dataset
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Subset
 from transformers import Trainer, TrainerCallback, TrainingArguments
-from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 from transformers.trainer_utils import TrainOutput
 
-from ..data.labels import (
-    CheckedCollator,
-    balanced_weights,
-    check_labels,
-    check_numbering,
-    ids_of,
-    label_column,
-    rows_per_class,
-    scanned_rows,
-)
-from ..data.sample_ids import SAMPLE_ID, NumberedCollator, NumberedRows
-from ..data.start_budget import FORWARD_ROWS, batches_by_length, rows_per_class_within
-from ..data.streams import KeptStream
+from ..data.labels import CheckedCollator
+from ..data.sample_ids import SAMPLE_ID
 from ..metrics import AccuracyAndF1
 from ..modeling.configuration_lwal import matched_label_names
 from ..modeling.core import LwALClassifierOutput
-from ..modeling.distributed import (
-    all_reduce_sum,
-    broadcast_,
-    broadcast_rows,
-    differs_between_ranks,
-    first_rank_says,
-    rows_of_ranks,
-    world_size,
-)
-from ..modeling.functional import IGNORE_INDEX
-from ..modeling.inference import max_length_of
+from ..modeling.distributed import all_reduce_sum, broadcast_, world_size
 from ..modeling.modeling_lwal import LwALPreTrainedModel
-from ..modeling.name_start import check_descriptions, name_batches, wanted_names, with_names
 from ..modeling.peft_support import check_adapter, check_trainable, core_model
-from ..modeling.probe_start import prompt_rows
-from ..modeling.start import (
-    StartSamples,
-    batch_norms,
-    classes_are_close,
-    collect_any,
-    finite_samples,
-    has_fresh_batch_norms,
-    own_random_state,
-    settle_fresh_batch_norms,
-    warn_of_alike_rows,
-    warn_of_missing_classes,
-)
 from ..modeling.tasks import task_of_class
 from ..objectives import LossContext, Objective, average_gradients, build_objective
 from ..settings.applying import apply_settings, settings_without_use
 from ..settings.training_args import LwALSettings, LwALTrainingArguments, resolve
-from .best_model import BestModelTrainer
+from .best_model import BestModel
 from .callbacks import CentroidRefreshCallback
+from .checkpointing import Checkpointing
 from .checkpoints import check_labels_of_checkpoint, check_weights_of_checkpoint, checkpoint_to_resume
+from .checks import check_finite, check_ranks, check_settings, check_train_labels, labels_were_edited, untrained_parts
 from .exact_accumulation import WholeStep
+from .hub_pushes import HubPushes
 from .label_log import LabelLog
-from .own_loss import ignores_items, replaces_loss, seen_outputs
+from .own_loss import replaces_loss, seen_outputs
 from .own_optimizer import Names, carry_over, parameter_names
 from .repooling import with_pooling
+from .start_pass import StartPass
+from .training_rows import TrainingRows
+from .transformers_internals import HookedTrainer
 
 logger = logging.getLogger(__name__)
 
-CLOSE_CLASSES_ROWS = 1000
-"""Of all labels, read before each evaluation where classes lie close together; at least 8 of each."""
-ROWS_PER_LABEL = 2
-"""Rows of a batch for each label below which the paper's class means say little of their classes."""
 
-
-class LwALTrainer(BestModelTrainer):
+class LwALTrainer(HookedTrainer):
     """Trains a classifier with adaptive labels, or with another ``label_method``; otherwise transformers' Trainer.
 
     Takes an LwAL model or a stock classifier, which is wrapped, unless a subclass's ``compute_loss`` replaces the loss
@@ -100,13 +62,10 @@ class LwALTrainer(BestModelTrainer):
         ValueError: an unknown method, preset or value, or a model that does not fit the method.
     """
 
-    optimizer: Any
-    _before_trial: Mapping[str, Any] = {}
     _ours_ran = True
     _items_of_step: Tensor | None = None
     _scaled: bool | None = None
     _names_of_parameters: Names | None = None
-    _stream: KeptStream | None = None
 
     def __init__(
         self,
@@ -119,6 +78,10 @@ class LwALTrainer(BestModelTrainer):
         args = LwALTrainingArguments("tmp_trainer") if args is None else args
         self._own_objective = objective
         self._said: set[str] = set()
+        self.checkpointing, self.hub, self.best = Checkpointing(self), HubPushes(self), BestModel(self)
+        self.training_rows = TrainingRows(self)
+        self.start_pass = StartPass(self, self.training_rows)
+        self.parts = (self.hub, self.checkpointing, self.best, self.training_rows)
         self._take_settings(args, model)
         given = inspect.signature(Trainer.__init__).bind_partial(self, model, args, *positional, **kwargs).arguments
         self._own_optimizer = any(part is not None for part in given.get("optimizers") or ())
@@ -131,14 +94,13 @@ class LwALTrainer(BestModelTrainer):
         callbacks = list(given.get("callbacks") or ())
         given["callbacks"] = [callback for callback in callbacks if not _refreshes(callback)]
         super().__init__(**{name: value for name, value in given.items() if name != "self"})
-        self.data_collator: Any = CheckedCollator(self.data_collator, self._label_names())
+        self.data_collator: Any = CheckedCollator(self.data_collator, self.label_names_by_id())
         for callback in (CentroidRefreshCallback, *filter(_refreshes, callbacks)):
             self.add_callback(callback)
         self._step_sums: Tensor | None = None
         self._whole_step: WholeStep | None = None
         self._label_log = LabelLog()
         self._class_weights: Tensor | None = None
-        self._last_eval_refresh = 0
 
     def add_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
         """Add a callback; one that refreshes takes the place of the trainer's own, so that no step counts twice."""
@@ -181,25 +143,32 @@ class LwALTrainer(BestModelTrainer):
         The model of a trial is prepared later, since the trial's arguments are only set after this.
         """
         model = super().call_model_init(trial)
-        return self._settled(model) if trial is None else model
+        return self.settled(model) if trial is None else model
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
+    def train(
+        self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, *args: Any, **kwargs: Any
+    ) -> TrainOutput:
         """Train; arguments as in transformers, but True resumes from the newest *complete* checkpoint.
 
         The model tracks its own class means again afterwards.
+
+        Raises:
+            ValueError: another training writes to the output folder, or a checkpoint does not fit.
         """
         checkpoint = checkpoint_to_resume(resume_from_checkpoint, self.args.output_dir, self.args.world_size)
         if self.model_init is None:
             self._configure()
             check_trainable(self.model)
         if checkpoint is not None:
-            check_labels_of_checkpoint(checkpoint, self._label_names())
+            check_labels_of_checkpoint(checkpoint, self.label_names_by_id())
             if not (self.is_fsdp_enabled or self.is_deepspeed_enabled):
                 check_weights_of_checkpoint(checkpoint, self.core_model.state_dict())
+        self.best.say()
         try:
-            output = super().train(checkpoint, *args, **kwargs)
+            with self.best.in_arguments(), self.checkpointing.alone(trial):
+                output = super().train(checkpoint, trial, *args, **kwargs)
         finally:
-            if (model := self._lwal_model) is not None:
+            if (model := self.lwal_model) is not None:
                 model.label_tracking = "forward"
         if model is not None:
             model.bring_labels_up_to_date()
@@ -211,7 +180,7 @@ class LwALTrainer(BestModelTrainer):
         apply_settings(core_model(model), self.lwal_settings)
         return model
 
-    def _settled(self, model: nn.Module) -> nn.Module:
+    def settled(self, model: nn.Module) -> nn.Module:
         """Prepare ``model`` for the arguments as they are now."""
         self._take_settings(self.args, model)
         return self._prepared(model)
@@ -219,65 +188,7 @@ class LwALTrainer(BestModelTrainer):
     def _configure(self) -> None:
         """Bring objective and model in line with the arguments, which may have changed since the last training."""
         if self._resolved(self.args, self.model) != self.lwal_settings:
-            self.model = self.model_wrapped = self._settled(self.model)
-
-    def _hp_search_setup(self, trial: Any) -> None:
-        if trial is None or self.hp_search_backend is None:
-            super()._hp_search_setup(trial)
-            return
-        for name, value in self._before_trial.items():  # what this trial leaves out is not for the last one to say
-            setattr(self.args, name, value)
-        before = dict(vars(self.args))
-        super()._hp_search_setup(trial)
-        self._before_trial = {name: value for name, value in before.items() if vars(self.args)[name] is not value}
-        self.model = self._settled(self.model)
-        if self.place_model_on_device:  # preparing it may have made new layers
-            self._move_model_to_device(self.model, self.args.device)
-        self.model_wrapped = self.model
-
-    def _refuse_and_warn(self) -> None:
-        if self.label_objective.accumulation_caveat is not None and self.args.gradient_accumulation_steps > 1:
-            logger.warning(self.label_objective.accumulation_caveat)
-        if self.args.gradient_accumulation_steps > 1 and ignores_items(self.compute_loss_func):
-            logger.warning(
-                "compute_loss_func does not use num_items_in_batch, so its gradient is multiplied by the %d "
-                "micro-batches of a step: divide the sum over rows by num_items_in_batch.",
-                self.args.gradient_accumulation_steps,
-            )
-        model = self._lwal_model
-        if model is None:
-            return
-        paper = model.label_update.of_batch
-        if paper and self.args.n_gpu > 1:
-            raise ValueError(
-                "The paper preset needs all rows of a step in one place, which nn.DataParallel does not give: start "
-                "one process per GPU with `accelerate launch` or `torchrun`."
-            )
-        if paper and model.config.refresh_every > 0:
-            self._warn_of_small_steps(model.config.num_labels)
-        if self.args.gradient_accumulation_steps == 1 or (paper and self.lwal_settings.exact_accumulation):
-            return
-        if paper:
-            logger.warning(
-                "With gradient accumulation the paper preset takes its centroids from each micro-batch of %d rows "
-                "per process, not from the whole step: set lwal_exact_accumulation=True for those of the step.",
-                self.args.per_device_train_batch_size,
-            )
-        if model.config.repel_weight > 0:
-            logger.warning("With gradient accumulation the repel loss compares rows within a micro-batch only.")
-
-    def _warn_of_small_steps(self, num_labels: int) -> None:
-        parts = self.args.gradient_accumulation_steps if self.lwal_settings.exact_accumulation else 1
-        rows = self.args.train_batch_size * self.args.world_size * parts
-        if rows < ROWS_PER_LABEL * num_labels:
-            logger.warning(
-                "The paper preset takes the label vectors from the %d rows of one batch, few for %d labels: "
-                "with 32 rows for 150 labels it ended at 59.6 %% where one-hot reaches 93.6 %%. Use batches of at "
-                "least %d rows, or the default preset, whose class means remember rows of earlier steps.",
-                rows,
-                num_labels,
-                ROWS_PER_LABEL * num_labels,
-            )
+            self.model = self.model_wrapped = self.settled(self.model)
 
     # -- loss -------------------------------------------------------------------------------------------------------
 
@@ -289,20 +200,16 @@ class LwALTrainer(BestModelTrainer):
     ) -> tuple[list[Any], Tensor | None]:
         """Fetch the micro-batches of one optimizer step and count their labels over all ranks."""
         batches, num_items = super().get_batch_samples(epoch_iterator, num_batches, device)
-        model = self._lwal_model
+        model = self.lwal_model
         self._whole_step = None
         if model is not None and len(batches) > 1 and self._wants_whole_step(model):
             with self.compute_loss_context_manager():
-                self._whole_step = WholeStep.collect(model, [self._prepare_inputs(batch) for batch in batches])
+                self._whole_step = WholeStep.collect(model, [self.on_device(batch) for batch in batches])
         if num_items is None:
             return batches, None
         num_items = all_reduce_sum(num_items.to(device))
         self._label_log.count(num_items)
         return batches, num_items
-
-    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Tensor | None:
-        labels = [batch["labels"] for batch in batch_samples if "labels" in batch]
-        return torch.stack([(part != IGNORE_INDEX).sum() for part in labels]).sum() if labels else None
 
     def _wants_whole_step(self, model: LwALPreTrainedModel) -> bool:
         return self.lwal_settings.exact_accumulation and model.label_update.of_batch and model.refresh_due
@@ -344,7 +251,7 @@ class LwALTrainer(BestModelTrainer):
     @contextmanager
     def _without_loss_of_the_model(self) -> Iterator[None]:
         """The objective computes the loss: the model need not do it, too, with its sums over ranks."""
-        model = self._lwal_model
+        model = self.lwal_model
         if model is None:
             yield
             return
@@ -384,7 +291,7 @@ class LwALTrainer(BestModelTrainer):
     @torch.no_grad()
     def _observe(self, outputs: Any, labels: Tensor, terms: Mapping[str, Tensor]) -> None:
         self._label_log.add(terms)
-        model = self._lwal_model
+        model = self.lwal_model
         if model is None or model.label_update.of_batch:
             return
         values = model.values(outputs["embeddings"], outputs.get("features"))
@@ -400,7 +307,7 @@ class LwALTrainer(BestModelTrainer):
                 f"{name} is taken for a mean over the micro-batch, and divided by their number: set "
                 "loss_is_scaled_for_ga = True on the class if it is already divided by num_items_in_batch."
             )
-        model = self._lwal_model
+        model = self.lwal_model
         if model is None or labels is None:
             return
         labels = labels.to(self.args.device)
@@ -428,13 +335,12 @@ class LwALTrainer(BestModelTrainer):
 
     def start_labels(self) -> None:
         """Train begin: check the labels, hand the class means to the trainer, run the start pass where wanted."""
-        self._refuse_and_warn()
-        self._warn_of_untrained_objective()
-        self._check_train_labels()
-        if self.label_objective.counts_label_names:
-            check_descriptions(self.lwal_settings.label_names, self._label_names(), self._task)
-        refreshes = [entry["step"] for entry in self.state.log_history if "eval_refresh_seconds" in entry]
-        self._step_sums, self._label_log, self._last_eval_refresh = None, LabelLog(), max(refreshes, default=0)
+        check_settings(self)
+        if (left_out := untrained_parts(self)) is not None:
+            self._warn_once(left_out)
+        self._class_weights = check_train_labels(self, self.label_names_by_id())
+        self.start_pass.check()
+        self._step_sums, self._label_log = None, LabelLog()
         model = self.core_model
         if isinstance(model, LwALPreTrainedModel):
             model.label_tracking = "trainer"
@@ -445,112 +351,21 @@ class LwALTrainer(BestModelTrainer):
             return
         if numbers := self.label_objective.begin(model):
             self.log(numbers)
-        wanted, fresh = self.label_objective.wants_start(model), has_fresh_batch_norms(model)
-        if not wanted and not fresh:
-            return
-        batches = self._rows_to_batches(self._start_rows_per_class())
-        settled = fresh and self._settle_batch_norms(batches)
-        if not wanted:
-            return
-        if not first_rank_says(len(batches) > 0, self.args.device):
-            logger.warning("No row could be read for the start pass: label vectors start with the first rows seen.")
-            return
-        if self.is_deepspeed_enabled and isinstance(model, LwALPreTrainedModel):
-            model.config.initial_head = "random"  # DeepSpeed has copied the weights: it would put the old head back
-        samples = self._collect(batches, "Class means", as_in_training=not settled)
-        counted = self._with_label_names(samples)
-        began = time.perf_counter()
-        numbers = self.label_objective.start(model, counted, self._peak_learning_rate())
-        self.check_ranks()
-        seconds = counted.seconds + time.perf_counter() - began
-        warn_of_alike_rows(samples)
-        if isinstance(model, LwALPreTrainedModel):
-            of_batch = model.label_update.of_batch
-            model.config.close_classes = not of_batch and classes_are_close(samples, model.config.num_labels)
-        warn_of_missing_classes(counted.labels, self._label_names())
-        self._warn_of_scale(numbers)
-        if counted.names:
-            numbers = {**numbers, "start_label_names": counted.names}
-        self.log({"start_samples": len(samples.labels), "start_seconds": round(seconds, 3), **numbers})
-
-    def _with_label_names(self, samples: StartSamples) -> StartSamples:
-        """The start rows, with names of labels as more of them where the settings want it; the same on every rank."""
-        setting, names, model = self.lwal_settings.label_names, self._label_names(), self.core_model
-        starts_elsewhere = getattr(model.config, "initial_labels", None) == "one_hot"
-        if setting == "off" or not self.label_objective.counts_label_names or starts_elsewhere:
-            return samples
-        if self._task != "text":
-            return samples
-        tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)
-        if not isinstance(tokenizer, PreTrainedTokenizerBase):
-            if not isinstance(setting, str):
-                raise ValueError(
-                    "Descriptions of labels need a tokenizer to read them: give it to the trainer as processing_class."
-                )
-            logger.debug("The trainer has no tokenizer, so label names do not count as samples.")
-            return samples
-        texts = wanted_names(samples, setting, names)
-        if not texts:
-            return samples
-        self._set_signature_columns_if_needed()
-        limit, size = max_length_of(model, tokenizer), self.args.eval_batch_size
-        batches = name_batches(texts, tokenizer, limit, size, self._signature_columns)
-        return with_names(samples, self._collect(batches, "Label names"), setting, names)
-
-    def _settle_batch_norms(self, batches: list[Any] | DataLoader[Any]) -> bool:
-        """Statistics of the start rows for BatchNorm layers without any, the first rank's; whether that was all."""
-        model, settled = self.core_model, False
-        run = model.start_values if isinstance(model, LwALPreTrainedModel) else lambda inputs: model(**inputs)
-        if len(batches):
-            with self.compute_loss_context_manager():
-                settled = settle_fresh_batch_norms(model, run, batches, self.args.device)
-        for layer in batch_norms(model):
-            for buffer in layer.buffers():
-                broadcast_(buffer)
-        return first_rank_says(settled, self.args.device)
+        self.start_pass.run()
 
     def check_finite(self) -> None:
         """Raise FloatingPointError where a weight is NaN or infinite: nothing more can be learned, nor measured."""
-        if self.is_fsdp_enabled or self.is_deepspeed_enabled:  # ranks that hold unlike parts could not agree
-            return
-        parts = {**dict(self.model.named_parameters()), **dict(self.label_objective.named_parameters())}
-        trained = {name: part for name, part in parts.items() if part.requires_grad}
-        if not trained:
-            return
-        finite = torch.stack([part.detach().isfinite().all() for part in trained.values()])
-        if not bool(finite.all()):
-            name = list(trained)[int((~finite).nonzero()[0])]
-            raise FloatingPointError(
-                f"After step {self.state.global_step} {int((~finite).sum())} of {len(trained)} weights hold NaN or "
-                f"infinity, {name} first: lower the learning rate, set max_grad_norm, or train in bf16 or float32 "
-                "instead of fp16."
-            )
+        check_finite(self)
 
     def check_ranks(self) -> None:
         """Raise RuntimeError, on all ranks, where they hold unlike label tables: each would train towards its own."""
-        model = self._lwal_model
-        if model is None or self.is_fsdp_enabled or self.is_deepspeed_enabled:
-            return
-        table = model.label_table
-        if differs_between_ranks([table.class_features, table.counts, table.offset_bias, table.log_scale_bias]):
-            raise RuntimeError(
-                "The processes of this training hold unlike label tables: give all of them the same seed and the same "
-                "model, and resume all of them from the same checkpoint."
-            )
-
-    def _peak_learning_rate(self) -> float | None:
-        """Largest learning rate of the optimizer, once warmed up; None where steps follow the gradient's size."""
-        optimizer = getattr(self.optimizer, "optimizer", self.optimizer)
-        if optimizer is None or "sgd" in type(optimizer).__name__.lower():
-            return None
-        rates = [group.get("initial_lr", group["lr"]) for group in optimizer.param_groups]
-        return None if None in rates else max(map(float, rates))  # None: Adafactor chooses its own
+        check_ranks(self)
 
     def commit_step(self) -> None:
         """Step end: give the rows of this step, of all ranks, to the class means."""
         self._label_log.end_step()
         self.label_objective.zero_grad()  # the trainer's own loop only knows the model's gradients
-        model = self._lwal_model
+        model = self.lwal_model
         if model is None:
             return
         if self._whole_step is not None:
@@ -566,141 +381,14 @@ class LwALTrainer(BestModelTrainer):
         Args:
             epoch_end: whether an epoch has just ended.
         """
-        model, wanted = self._lwal_model, self.lwal_settings.eval_refresh
-        if model is None or not self._wants_eval_refresh(model, wanted, epoch_end):
-            return
-        self._last_eval_refresh = self.state.global_step
-        close, per_class = model.config.close_classes, self.lwal_settings.eval_refresh_samples
-        if close and wanted == "auto":  # a line in the log told of it, but nobody asked for its time
-            per_class = min(per_class, max(CLOSE_CLASSES_ROWS // model.config.num_labels, 8))
-        samples = self._collect(self._rows_to_batches(per_class), "Evaluation means")
-        model.label_table.refresh_for_evaluation(samples.values, samples.labels, model.head, choose=close)
-        model.labels_are_current()
-        # Straight into the history, which checkpoints keep: log() here would swallow the log of this step.
-        entry = {"eval_refresh_seconds": round(samples.seconds, 3), "step": self.state.global_step}
-        self.state.log_history.append(entry)
-
-    def _wants_eval_refresh(self, model: LwALPreTrainedModel, wanted: str | int, epoch_end: bool) -> bool:
-        if not self.label_objective.refreshes_labels:
-            return False
-        if isinstance(wanted, int):
-            return self.state.global_step - self._last_eval_refresh >= wanted
-        if wanted == "auto":
-            config = model.config
-            by_gradient_only = config.offset and (config.reanchor or config.refresh_every == 0)
-            return config.close_classes or (not by_gradient_only and bool(batch_norms(model)))
-        return wanted == "evaluate" or (wanted == "epoch" and epoch_end)
-
-    def _collect(
-        self, batches: list[Any] | DataLoader[Any], description: str, as_in_training: bool = False
-    ) -> StartSamples:
-        model = self.core_model
-        values_of = self.label_objective.start_values(model)
-        show = not self.args.disable_tqdm and self.is_local_process_zero()
-        device = self.args.device
-        samples = StartSamples(torch.zeros(0, 0, device=device), torch.zeros(0, dtype=torch.int64, device=device), 0.0)
-        shares = self._shares_of_ranks(batches)
-        mine = batches
-        if len(shares) > 1 and isinstance(batches, DataLoader):
-            mine = _with_batches(batches, shares[self.args.process_index])
-        if len(batches):  # a rank whose share of a stream is empty takes the rows of the first rank
-            with self.compute_loss_context_manager():
-                samples = collect_any(model, values_of, mine, device, show, description, as_in_training)
-            if isinstance(batches, DataLoader):
-                order = torch.tensor([row for share in shares for batch in share for row in batch], device=device)
-                gather = rows_of_ranks if len(shares) > 1 else lambda rows: [rows]
-                found = [torch.cat(gather(part))[order.argsort()] for part in samples[:2]]
-                samples = StartSamples(found[0], found[1], samples.seconds)
-            samples = finite_samples(samples)
-        # Ranks on unlike hardware, with unlike seeds or unlike shares of a stream must not start from unlike tables.
-        return StartSamples(broadcast_rows(samples.values), broadcast_rows(samples.labels), samples.seconds)
-
-    def _shares_of_ranks(self, batches: list[Any] | DataLoader[Any]) -> list[list[list[int]]]:
-        """The batches that each rank reads, as positions of their rows; of one share alone each rank reads all.
-
-        Statistics of BatchNorm layers are those of all batches, and where ranks hold parts of the weights, all of
-        them must run as often.
-        """
-        parts: Any = batches.batch_sampler if isinstance(batches, DataLoader) else []
-        together = self.is_fsdp_enabled or self.is_deepspeed_enabled or bool(batch_norms(self.core_model))
-        if together or len(parts) < world_size():
-            return [list(parts)]
-        return [list(parts[rank :: world_size()]) for rank in range(world_size())]
-
-    def _start_rows_per_class(self) -> int:
-        """Rows per class of the start pass: more than `lwal_init_samples` where fitted, as the budget allows."""
-        least, labels = self.lwal_settings.init_samples, label_column(self.train_dataset)
-        sizes = None if self.is_deepspeed_enabled else self.label_objective.fitted_sizes(self.core_model)
-        if sizes is None or labels is None:
-            return least
-        args = self.args
-        planned = self.state.max_steps * args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-        rows = int(min(self.lwal_settings.start_budget * FORWARD_ROWS * planned, prompt_rows(*sizes)))
-        return max(least, rows_per_class_within(labels, rows))
-
-    def _rows_to_batches(self, per_class: int) -> list[Any] | DataLoader[Any]:
-        """Collated batches of up to ``per_class`` training rows per class, the same on every rank.
-
-        Those of a map-style data set are read anew each time, since thousands of pictures would fill the memory.
-        """
-        dataset, collator = self.train_dataset, self.data_collator
-        if isinstance(dataset, Dataset):
-            dataset = self._remove_unused_columns(dataset, description="training")
-        else:
-            collator = self._get_collator_with_removed_columns(collator, description="training")
-        num_labels = len(self._label_names())
-        with own_random_state():
-            if isinstance(dataset, torch.utils.data.IterableDataset) or not hasattr(dataset, "__len__"):
-                rows = (KeptStream(dataset) if self._stream is None else self._stream).first(per_class, num_labels)
-                size = self.args.eval_batch_size
-                return [collator(rows[start : start + size]) for start in range(0, len(rows), size)]
-            labels = label_column(self.train_dataset)
-            if labels is None:
-                indices = scanned_rows(dataset, per_class, num_labels, self.args.seed)
-            else:
-                indices = rows_per_class(labels, per_class, self.args.seed)
-            parts: Any = batches_by_length(dataset, indices, self.args.eval_batch_size)
-            return DataLoader(Subset(dataset, indices), batch_sampler=parts, collate_fn=collator)
-
-    def _set_signature_columns_if_needed(self) -> None:
-        super()._set_signature_columns_if_needed()
-        if (model := self._lwal_model) is not None:
-            self._signature_columns = [*model.encoder_arguments, "label", "label_ids", *self.label_names]
-
-    def _get_dataloader(self, dataset: Any, description: str, *args: Any, **kwargs: Any) -> DataLoader[Any]:
-        self.data_collator.names = self._label_names()  # scripts name the labels after building the trainer
-        if kwargs.get("is_training") and isinstance(dataset, torch.utils.data.IterableDataset):
-            self._stream = None if self.label_objective.needs_sample_ids else KeptStream(dataset)
-            dataset = dataset if self._stream is None else self._stream
-        if not (kwargs.get("is_training") and self.label_objective.needs_sample_ids):
-            return super()._get_dataloader(dataset, description, *args, **kwargs)
-        if isinstance(dataset, torch.utils.data.IterableDataset) or not hasattr(dataset, "__len__"):
-            raise ValueError(
-                f"{type(self.label_objective).__name__} keeps something of every training row, but "
-                f"{type(dataset).__name__} is a stream, whose rows have no number: use a map-style data set, with a "
-                "length and an index."
-            )
-        own = self.data_collator
-        self.label_objective.allocate(len(dataset), len(self._label_names()))
-        rows, collator = dataset, own
-        if isinstance(dataset, Dataset):
-            rows = self._remove_unused_columns(dataset, description=description)
-        else:
-            collator = self._get_collator_with_removed_columns(own, description=description)
-        if (sampler := kwargs.get("sampler_fn")) is not None:
-            kwargs["sampler_fn"] = lambda numbered: sampler(rows)  # some samplers look into the columns
-        try:
-            self.data_collator = NumberedCollator(collator)
-            return super()._get_dataloader(NumberedRows(rows), description, *args, **kwargs)
-        finally:
-            self.data_collator = own
+        self.start_pass.refresh_for_evaluation(epoch_end)
 
     # -- the objective's own parameters and state --------------------------------------------------------------------
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """Optimizer of the model and of the objective's own parameters, which are not decayed."""
         self.label_objective.to(self.args.device)
-        if self.optimizer is not None and self._labels_were_edited():
+        if self.optimizer is not None and labels_were_edited(self):
             self.model_wrapped = self.model
             if not self._own_optimizer:
                 self.optimizer = None
@@ -715,28 +403,6 @@ class LwALTrainer(BestModelTrainer):
         if own:
             optimizer.add_param_group({"params": own, "weight_decay": 0.0})
         return optimizer
-
-    def _warn_of_untrained_objective(self) -> None:
-        """Warn when a subclass's ``create_optimizer`` left out what the objective learns itself."""
-        if self.optimizer is None or self.is_fsdp_enabled or self.is_deepspeed_enabled:
-            return  # none was made yet, or it holds parameters of its own making
-        held = {id(parameter) for group in self.optimizer.param_groups for parameter in group["params"]}
-        left = [name for name, parameter in self.label_objective.named_parameters() if id(parameter) not in held]
-        if left:
-            self._warn_once(
-                f"{type(self).__name__}.create_optimizer leaves out {', '.join(left)} of "
-                f"{type(self.label_objective).__name__}, which stay as they are: add "
-                "self.label_objective.parameters() to the optimizer, or pass it as optimizers=(optimizer, None)."
-            )
-
-    def _labels_were_edited(self) -> bool:
-        """Whether the optimizer of an earlier training holds a label table that is no more."""
-        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
-            return False  # their optimizers hold parameters of their own making
-        alive = {id(parameter) for parameter in (*self.model.parameters(), *self.label_objective.parameters())}
-        return any(
-            id(parameter) not in alive for group in self.optimizer.param_groups for parameter in group["params"]
-        )
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
         """Forward and backward of a micro-batch; after the last one the objective's gradients are averaged."""
@@ -754,67 +420,146 @@ class LwALTrainer(BestModelTrainer):
             average_gradients(self.label_objective)
         return loss
 
+    # -- saving, the Hub, the best model ------------------------------------------------------------------------------
+
+    @property
+    def best_metric(self) -> str | None:
+        """Name of the metric that tells the best model."""
+        return "accuracy" if self.best.goes_by_accuracy else self.args.metric_for_best_model
+
+    @property
+    def hub_token(self) -> str | None:
+        """Token of the push that is under way, else that of the arguments."""
+        return self.hub.token or self.args.hub_token
+
+    @property
+    def hub_revision(self) -> str | None:
+        """Branch of the push that is under way, else that of the arguments."""
+        return self.hub.revision or self.args.hub_revision
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the model, and beside it what the objective has learned (``objective.safetensors``)."""
+        super().save_model(output_dir, _internal_call)
+        if not _internal_call:
+            self.checkpointing.save_learned(output_dir or str(self.args.output_dir))
+
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Push model, card and processing class; arguments and result as in transformers."""
+        with self.hub.push(token, revision):
+            return super().push_to_hub(commit_message, blocking, token, revision, *args, **kwargs)
+
+    def create_model_card(
+        self,
+        language: str | None = None,
+        license: str | None = None,
+        tags: str | list[str] | None = None,
+        model_name: str | None = None,
+        finetuned_from: str | None = None,
+        tasks: str | list[str] | None = None,
+        dataset_tags: str | list[str] | None = None,
+        dataset: str | list[str] | None = None,
+        dataset_args: str | list[str] | None = None,
+        *,
+        controls: Mapping[str, list[tuple[int, float]]] | None = None,
+        control_tests: Mapping[str, float] | None = None,
+        examples: list[str] | None = None,
+        samples: int | None = None,
+        command: str | None = None,
+    ) -> None:
+        """Write README.md with pictures into the output folder; what people wrote into it stays.
+
+        Arguments as in transformers, and five more; what was said once holds for later calls, as from `push_to_hub`.
+
+        Args:
+            language: language code.
+            license: licence id of the Hub.
+            tags: further tags.
+            model_name: title; default: the name of the output folder.
+            finetuned_from: id of the base model; default: the one the model was loaded from.
+            tasks: ignored, since the model knows its task.
+            dataset_tags: id of the data set on the Hub.
+            dataset: its name for people.
+            dataset_args: its configuration.
+            controls: "one-hot" or "one-hot from class means" to its curve, (step, accuracy between 0 and 1).
+            control_tests: the same name to its accuracy on the test rows.
+            examples: texts for the snippets and the Hub's widget, shown with the model's answers; default: samples.
+            samples: rows of the training and the evaluation data to show, 0 for none; default: those of
+                ``lwal_card_samples``, else three of data sets that anyone can see, and none of others.
+            command: shell command that trains the model again.
+        """
+        said = {
+            "language": language,
+            "license": license,
+            "tags": tags,
+            "model_name": model_name,
+            "finetuned_from": finetuned_from,
+            "dataset_tags": dataset_tags,
+            "dataset": dataset,
+            "dataset_args": dataset_args,
+            "controls": controls,
+            "control_tests": control_tests,
+            "examples": examples,
+            "command": command,
+        }
+        facts = self.hub.say_for_card(said, samples)
+        if self.is_world_process_zero():
+            from ..model_card import write_trainer_card
+
+            with self.best.in_arguments():
+                write_trainer_card(self, facts)
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate or predict; arguments and result as in transformers."""
+        if isinstance(self.compute_metrics, AccuracyAndF1):
+            self.compute_metrics.reset()  # an evaluation that was interrupted may have left rows
+        return super().evaluation_loop(*args, **kwargs)
+
+    def hyperparameter_search(
+        self,
+        hp_space: Callable[..., Any] | None = None,
+        compute_objective: Callable[[dict[str, float]], float] | None = None,
+        n_trials: int = 20,
+        direction: str | list[str] | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Search; arguments as in transformers, but for two that depend on what is measured.
+
+        Where the trainer reports accuracy and macro-F1 by itself, their sum is maximised; ``direction="minimize"``
+        then means the evaluation loss, as it does in transformers without ``compute_metrics``. With metrics or an
+        objective of your own, ``direction`` is "minimize" by default, as there.
+        """
+        compute_objective, direction = self.best.search_by(compute_objective, direction)
+        return super().hyperparameter_search(hp_space, compute_objective, n_trials, direction, *args, **kwargs)
+
     # -- data and logs --------------------------------------------------------------------------------------------
 
     @property
-    def _task(self) -> str | None:
+    def task(self) -> str | None:
+        """The kind of input, "text", "image" or "audio"; None where transformers has no such class for the model."""
         model = self.core_model
         if isinstance(model, LwALPreTrainedModel):
             return model.task
         return task_of_class(model.config, type(model).__name__)
 
-    def _label_names(self) -> dict[int, str]:
+    def label_names_by_id(self) -> dict[int, str]:
+        """Id → name of the model's labels; empty where it names none."""
         names, _ = matched_label_names(self.core_model.config.id2label, None)
         return names or {}
-
-    def _check_train_labels(self) -> None:
-        labels, names = label_column(self.train_dataset), self._label_names()
-        self._class_weights = None
-        weights = self.lwal_settings.class_weights
-        if labels is not None and len(labels):
-            check_labels(labels, names)
-            if bool((labels == IGNORE_INDEX).all()):
-                raise ValueError(
-                    f"All {len(labels)} training rows have the label {IGNORE_INDEX}, which is not learned, so nothing "
-                    "could be trained: give the rows the ids or names of their labels."
-                )
-        several = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"": self.eval_dataset}
-        for dataset in (self.train_dataset, *several.values()):
-            check_numbering(dataset, names)
-        if weights == "balanced":
-            if labels is None:
-                raise ValueError(
-                    "lwal_class_weights='balanced' needs a datasets.Dataset with a label column: give the weights as "
-                    "numbers instead."
-                )
-            self._class_weights = balanced_weights(ids_of(labels, names), len(names)).to(self.args.device)
-        elif weights is not None:
-            if len(weights) != len(names):
-                raise ValueError(
-                    f"lwal_class_weights has {len(weights)} numbers, but the model has {len(names)} labels."
-                )
-            self._class_weights = torch.tensor(weights, dtype=torch.float32, device=self.args.device)
-
-    def _warn_of_scale(self, numbers: Mapping[str, float]) -> None:
-        scale, calibrated = self.lwal_settings.scale, numbers.get("start_scale")
-        if scale is not None and calibrated and not 0.01 < scale / calibrated < 100:
-            logger.warning(
-                "lwal_scale is %g, but %.3g fits the start rows best: so far off, training starts from flat or "
-                "saturated probabilities. Use lwal_scale='auto'.",
-                scale,
-                calibrated,
-            )
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log, with the loss terms and the state of the label table beside the training loss."""
         if "loss" in logs:
-            logs = {**logs, **self._label_log.read(self._lwal_model)}
+            logs = {**logs, **self._label_log.read(self.lwal_model)}
         super().log(logs, *args, **kwargs)
-
-
-def _with_batches(loader: DataLoader[Any], parts: Any) -> DataLoader[Any]:
-    """The loader with other batches of the same rows."""
-    return DataLoader(loader.dataset, batch_sampler=parts, collate_fn=loader.collate_fn)
 
 
 def _refreshes(callback: Any) -> bool:

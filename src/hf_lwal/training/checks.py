@@ -1,0 +1,155 @@
+"""What a training is refused, stopped or warned for, in one sentence each."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..data.labels import balanced_weights, check_labels, check_numbering, ids_of, label_column
+from ..modeling.distributed import differs_between_ranks
+from ..modeling.functional import IGNORE_INDEX
+from .own_loss import ignores_items
+from .transformers_internals import HookedTrainer
+
+logger = logging.getLogger(__name__)
+
+ROWS_PER_LABEL = 2
+"""Rows of a batch for each label below which the paper's class means say little of their classes."""
+
+
+def check_settings(trainer: HookedTrainer) -> None:
+    """Refuse and warn of settings that do not go together, before the first step."""
+    args, accumulates = trainer.args, trainer.args.gradient_accumulation_steps > 1
+    if trainer.label_objective.accumulation_caveat is not None and accumulates:
+        logger.warning(trainer.label_objective.accumulation_caveat)
+    if accumulates and ignores_items(trainer.compute_loss_func):
+        logger.warning(
+            "compute_loss_func does not use num_items_in_batch, so its gradient is multiplied by the %d "
+            "micro-batches of a step: divide the sum over rows by num_items_in_batch.",
+            args.gradient_accumulation_steps,
+        )
+    model = trainer.lwal_model
+    if model is None:
+        return
+    of_batch = model.label_update.of_batch
+    if of_batch and args.n_gpu > 1:
+        raise ValueError(
+            "The paper preset needs all rows of a step in one place, which nn.DataParallel does not give: start "
+            "one process per GPU with `accelerate launch` or `torchrun`."
+        )
+    if of_batch and model.config.refresh_every > 0:
+        _warn_of_small_steps(trainer, model.config.num_labels)
+    if not accumulates or (of_batch and trainer.lwal_settings.exact_accumulation):
+        return
+    if of_batch:
+        logger.warning(
+            "With gradient accumulation the paper preset takes its centroids from each micro-batch of %d rows "
+            "per process, not from the whole step: set lwal_exact_accumulation=True for those of the step.",
+            args.per_device_train_batch_size,
+        )
+    if model.config.repel_weight > 0:
+        logger.warning("With gradient accumulation the repel loss compares rows within a micro-batch only.")
+
+
+def _warn_of_small_steps(trainer: HookedTrainer, num_labels: int) -> None:
+    args = trainer.args
+    parts = args.gradient_accumulation_steps if trainer.lwal_settings.exact_accumulation else 1
+    rows = args.train_batch_size * args.world_size * parts
+    if rows < ROWS_PER_LABEL * num_labels:
+        logger.warning(
+            "The paper preset takes the label vectors from the %d rows of one batch, few for %d labels: "
+            "with 32 rows for 150 labels it ended at 59.6 %% where one-hot reaches 93.6 %%. Use batches of at "
+            "least %d rows, or the default preset, whose class means remember rows of earlier steps.",
+            rows,
+            num_labels,
+            ROWS_PER_LABEL * num_labels,
+        )
+
+
+def check_train_labels(trainer: HookedTrainer, names: dict[int, str]) -> Tensor | None:
+    """Check the labels of the training rows and their numbering; returns the class weights (C,), None for none."""
+    labels, weights = label_column(trainer.train_dataset), trainer.lwal_settings.class_weights
+    if labels is not None and len(labels):
+        check_labels(labels, names)
+        if bool((labels == IGNORE_INDEX).all()):
+            raise ValueError(
+                f"All {len(labels)} training rows have the label {IGNORE_INDEX}, which is not learned, so nothing "
+                "could be trained: give the rows the ids or names of their labels."
+            )
+    several: Any = trainer.eval_dataset if isinstance(trainer.eval_dataset, dict) else {"": trainer.eval_dataset}
+    for dataset in (trainer.train_dataset, *several.values()):
+        check_numbering(dataset, names)
+    if weights is None:
+        return None
+    if weights == "balanced":
+        if labels is None:
+            raise ValueError(
+                "lwal_class_weights='balanced' needs a datasets.Dataset with a label column: give the weights as "
+                "numbers instead."
+            )
+        return balanced_weights(ids_of(labels, names), len(names)).to(trainer.args.device)
+    if len(weights) != len(names):
+        raise ValueError(f"lwal_class_weights has {len(weights)} numbers, but the model has {len(names)} labels.")
+    return torch.tensor(weights, dtype=torch.float32, device=trainer.args.device)
+
+
+def untrained_parts(trainer: HookedTrainer) -> str | None:
+    """Sentence where a subclass's ``create_optimizer`` left out what the objective learns itself; None if not."""
+    if trainer.optimizer is None or holds_own_parameters(trainer):
+        return None
+    held = {id(parameter) for group in trainer.optimizer.param_groups for parameter in group["params"]}
+    left = [name for name, parameter in trainer.label_objective.named_parameters() if id(parameter) not in held]
+    if not left:
+        return None
+    return (
+        f"{type(trainer).__name__}.create_optimizer leaves out {', '.join(left)} of "
+        f"{type(trainer.label_objective).__name__}, which stay as they are: add "
+        "self.label_objective.parameters() to the optimizer, or pass it as optimizers=(optimizer, None)."
+    )
+
+
+def holds_own_parameters(trainer: HookedTrainer) -> bool:
+    """Whether ranks hold parts of the weights, in parameters that their engine made."""
+    return bool(trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled)
+
+
+def labels_were_edited(trainer: HookedTrainer) -> bool:
+    """Whether the optimizer of an earlier training holds a label table that is no more."""
+    if holds_own_parameters(trainer):
+        return False
+    alive = {id(parameter) for part in (trainer.model, trainer.label_objective) for parameter in part.parameters()}
+    return any(id(parameter) not in alive for group in trainer.optimizer.param_groups for parameter in group["params"])
+
+
+def check_finite(trainer: HookedTrainer) -> None:
+    """Raise FloatingPointError where a weight is NaN or infinite: nothing more can be learned, nor measured."""
+    if holds_own_parameters(trainer):  # ranks that hold unlike parts could not agree
+        return
+    parts = {**dict(trainer.model.named_parameters()), **dict(trainer.label_objective.named_parameters())}
+    trained = {name: part for name, part in parts.items() if part.requires_grad}
+    if not trained:
+        return
+    finite = torch.stack([part.detach().isfinite().all() for part in trained.values()])
+    if not bool(finite.all()):
+        name = list(trained)[int((~finite).nonzero()[0])]
+        raise FloatingPointError(
+            f"After step {trainer.state.global_step} {int((~finite).sum())} of {len(trained)} weights hold NaN or "
+            f"infinity, {name} first: lower the learning rate, set max_grad_norm, or train in bf16 or float32 "
+            "instead of fp16."
+        )
+
+
+def check_ranks(trainer: HookedTrainer) -> None:
+    """Raise RuntimeError, on all ranks, where they hold unlike label tables: each would train towards its own."""
+    model = trainer.lwal_model
+    if model is None or holds_own_parameters(trainer):
+        return
+    table = model.label_table
+    if differs_between_ranks([table.class_features, table.counts, table.offset_bias, table.log_scale_bias]):
+        raise RuntimeError(
+            "The processes of this training hold unlike label tables: give all of them the same seed and the same "
+            "model, and resume all of them from the same checkpoint."
+        )

@@ -1,0 +1,316 @@
+"""The private side of transformers' Trainer: all of it that this package overrides or calls, in one place.
+
+Trainer offers no public way to these moments, so a new release of transformers may change them: then the test of
+`INTERNALS` says which. `HookedTrainer` turns them into hooks of `TrainerPart`, of which `LwALTrainer` is made.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from transformers import Trainer
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from ..data.sample_ids import NumberedRows
+from ..errors import reason
+from ..modeling.functional import IGNORE_INDEX
+from ..modeling.modeling_lwal import LwALPreTrainedModel
+from ..modeling.peft_support import core_model
+from ..objectives import Objective
+from ..settings.training_args import LwALSettings
+
+logger = logging.getLogger(__name__)
+
+INTERNALS: dict[str, tuple[tuple[str, ...], str]] = {
+    "_determine_best_metric": (("metrics", "trial"), "of equally good models the later one is the best"),
+    "_evaluate": (
+        ("trial", "ignore_keys_for_eval", "skip_scheduler"),
+        "a plateau is one of the metric that was named",
+    ),
+    "_finalize_training": (("trial", "num_train_samples", "start_time"), "deletes checkpoints that are being pushed"),
+    "_finish_current_push": ((), "lets errors of pushes in the background vanish"),
+    "_get_collator_with_removed_columns": (("data_collator", "description"), "start rows have training's columns"),
+    "_get_dataloader": (("dataset", "description"), "numbers of rows, and streams whose first rows are read twice"),
+    "_get_num_items_in_batch": (("batch_samples", "device"), "counts tokens; a classifier's rows have one label each"),
+    "_get_output_dir": (("trial",), "where the checkpoints of a trial lie"),
+    "_hp_search_setup": (("trial",), "sets the arguments of a trial after its model was built"),
+    "_issue_warnings_after_load": (("load_result",), "renamed weights are read once more, so none are missing"),
+    "_load_best_model": ((), "the objective's state belongs to the best model"),
+    "_load_from_checkpoint": (("resume_from_checkpoint", "model"), "errors name the checkpoint; renamed weights"),
+    "_load_optimizer_and_scheduler": (("checkpoint",), "the objective's state is loaded with them"),
+    "_load_rng_state": (("checkpoint",), "errors name the checkpoint"),
+    "_move_model_to_device": (("model", "device"), "preparing the model of a trial may make new layers"),
+    "_prepare_inputs": (("inputs",), "micro-batches that are embedded before their turn"),
+    "_push_from_checkpoint": (("checkpoint_folder",), "sends weights and arguments, but no table, code or card"),
+    "_remove_unused_columns": (("dataset", "description"), "start rows have training's columns"),
+    "_run_epoch": ((), "looks for the end of training only after one step more"),
+    "_save": (("output_dir", "state_dict"), "what belongs beside weights; PEFT overwrites the card"),
+    "_save_checkpoint": (("model", "trial"), "a checkpoint that is written again is not whole until it is done"),
+    "_save_optimizer_and_scheduler": (("output_dir",), "the objective's state is saved with them"),
+    "_save_rng_state": (("output_dir",), "ranks wait: the file that says 'complete' comes after those of all"),
+    "_set_signature_columns_if_needed": ((), "a forward with **kwargs hides the columns that the encoder takes"),
+}
+"""Private method of Trainer → parameters that are relied on, and why it is overridden or called."""
+
+
+class TrainerPart:
+    """One of the things a trainer is made of, told of the moments of a training; each hook does nothing here.
+
+    Args:
+        trainer: whose part it is.
+    """
+
+    def __init__(self, trainer: HookedTrainer) -> None:
+        self.trainer: Any = trainer
+
+    def checkpoint_begins(self, folder: str) -> None:
+        """On the rank that saves, before a checkpoint is written into ``folder``."""
+
+    def model_saving(self, folder: str) -> None:
+        """Before weights are written into ``folder``, on every rank."""
+
+    def model_saved(self, folder: str) -> None:
+        """After weights were written into ``folder``, on every rank."""
+
+    def optimizer_saved(self, folder: str) -> None:
+        """After the optimizer's state was written into ``folder``, on every rank."""
+
+    def optimizer_loaded(self, checkpoint: str) -> None:
+        """After the optimizer's state was read."""
+
+    def weights_loaded(self, checkpoint: str) -> None:
+        """After the weights were read."""
+
+    def explains_missing_weights(self, load_result: Any) -> bool:
+        """Whether weights that a checkpoint lacks are no news for the user."""
+        return False
+
+    def best_model_loaded(self, checkpoint: str) -> None:
+        """After the best model was read."""
+
+    def push_begins(self, checkpoint: str) -> bool:
+        """Before a checkpoint is pushed, on the first rank; False keeps it from being pushed."""
+        return True
+
+    def push_ended(self) -> None:
+        """After waiting for the push in progress."""
+
+    def training_ends(self) -> float:
+        """Before old checkpoints are deleted at the end; returns the seconds that must not count as training."""
+        return 0.0
+
+    def is_best(self, metrics: dict[str, float], found: bool) -> bool:
+        """Whether this is the best model so far; ``found`` is what transformers says."""
+        return found
+
+    def steps_plateau(self) -> bool:
+        """Whether `step_plateau` takes the place of transformers' own step of such a scheduler."""
+        return False
+
+    def step_plateau(self, metrics: dict[str, float]) -> None:
+        """Step a scheduler that waits for a plateau."""
+
+    def rows_to_load(self, dataset: Any, collator: Any, description: str, training: bool) -> tuple[Any, Any]:
+        """Data set and collator that a loader is made of, here as they are."""
+        return dataset, collator
+
+
+class HookedTrainer(Trainer):
+    """transformers' Trainer, whose private methods tell its ``parts``, in their order."""
+
+    data_collator: Any
+    model: Any
+    optimizer: Any
+    label_objective: Objective
+    lwal_settings: LwALSettings
+    parts: tuple[TrainerPart, ...] = ()
+    _before_trial: Mapping[str, Any] = {}
+
+    @property
+    def core_model(self) -> Any:
+        """The model itself, without the wrappers of data parallelism, compilation and adapters."""
+        return core_model(self.accelerator.unwrap_model(self.model, keep_torch_compile=False))
+
+    @property
+    def lwal_model(self) -> LwALPreTrainedModel | None:
+        """The model itself where it has a label table."""
+        model = self.core_model
+        return model if isinstance(model, LwALPreTrainedModel) else None
+
+    def settled(self, model: nn.Module) -> nn.Module:
+        """Prepare ``model`` for the arguments as they are now."""
+        return model
+
+    # -- checkpoints --------------------------------------------------------------------------------------------------
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        if self.args.should_save:
+            name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+            for part in self.parts:
+                part.checkpoint_begins(os.path.join(self._get_output_dir(trial=trial), name))
+        super()._save_checkpoint(model, trial)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        self.accelerator.wait_for_everyone()
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        folder = output_dir or str(self.args.output_dir)
+        for part in self.parts:
+            part.model_saving(folder)
+        super()._save(output_dir, state_dict)
+        for part in self.parts:
+            part.model_saved(folder)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        super()._save_optimizer_and_scheduler(output_dir)
+        for part in self.parts:
+            part.optimizer_saved(output_dir)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        with _named(checkpoint, "the state of the optimizer"):
+            super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None:
+            for part in self.parts:
+                part.optimizer_loaded(checkpoint)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        with _named(checkpoint, "the state of the random generators"):
+            super()._load_rng_state(checkpoint)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        with _named(resume_from_checkpoint, "the weights"):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+            for part in self.parts:
+                part.weights_loaded(resume_from_checkpoint)
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        if not any([part.explains_missing_weights(load_result) for part in self.parts]):
+            super()._issue_warnings_after_load(load_result)
+
+    def _load_best_model(self) -> None:
+        super()._load_best_model()
+        for part in self.parts:
+            part.best_model_loaded(self.state.best_model_checkpoint)
+
+    # -- the course of a training -------------------------------------------------------------------------------------
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        if self.state.global_step < self.state.max_steps:
+            super()._run_epoch(*args, **kwargs)
+            return
+        logger.warning(
+            "The checkpoint has all %d steps, so nothing is left to train: raise max_steps or num_train_epochs.",
+            self.state.max_steps,
+        )
+        self.control.should_training_stop = True
+
+    def _finalize_training(self, trial: Any, num_train_samples: int, start_time: float) -> Any:
+        start_time += sum(part.training_ends() for part in self.parts)
+        return super()._finalize_training(trial, num_train_samples, start_time)
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        before = self.state.best_metric
+        found = super()._determine_best_metric(metrics, trial)
+        for part in self.parts if before is not None else ():
+            found = part.is_best(metrics, found)
+        return found
+
+    def _evaluate(self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False) -> Any:
+        own = [part for part in self.parts if part.steps_plateau()]
+        metrics = super()._evaluate(trial, ignore_keys_for_eval, skip_scheduler or bool(own))
+        for part in () if skip_scheduler else own:
+            part.step_plateau(metrics)
+        return metrics
+
+    def _hp_search_setup(self, trial: Any) -> None:
+        if trial is None or self.hp_search_backend is None:
+            super()._hp_search_setup(trial)
+            return
+        for name, value in self._before_trial.items():  # what this trial leaves out is not for the last one to say
+            setattr(self.args, name, value)
+        before = dict(vars(self.args))
+        super()._hp_search_setup(trial)
+        self._before_trial = {name: value for name, value in before.items() if vars(self.args)[name] is not value}
+        self.model = self.settled(self.model)
+        if self.place_model_on_device:
+            self._move_model_to_device(self.model, self.args.device)
+        self.model_wrapped = self.model
+
+    # -- pushes -------------------------------------------------------------------------------------------------------
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        if not self.is_world_process_zero() or all([part.push_begins(checkpoint_folder) for part in self.parts]):
+            super()._push_from_checkpoint(checkpoint_folder)
+
+    def _finish_current_push(self) -> None:
+        super()._finish_current_push()
+        for part in self.parts:
+            part.push_ended()
+
+    def wait_for_push(self) -> None:
+        """Wait until the push in progress has ended."""
+        self._finish_current_push()
+
+    # -- rows ---------------------------------------------------------------------------------------------------------
+
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Tensor | None:
+        labels = [batch["labels"] for batch in batch_samples if "labels" in batch]
+        return torch.stack([(part != IGNORE_INDEX).sum() for part in labels]).sum() if labels else None
+
+    def _set_signature_columns_if_needed(self) -> None:
+        super()._set_signature_columns_if_needed()
+        if (model := self.lwal_model) is not None:
+            self._signature_columns = [*model.encoder_arguments, "label", "label_ids", *self.label_names]
+
+    def _get_dataloader(self, dataset: Any, description: str, *args: Any, **kwargs: Any) -> DataLoader[Any]:
+        own, training = self.data_collator, bool(kwargs.get("is_training"))
+        try:
+            for part in self.parts:
+                loaded = part.rows_to_load(dataset, self.data_collator, description, training)
+                dataset, self.data_collator = loaded
+            if (sampler := kwargs.get("sampler_fn")) is not None:  # some samplers look into the columns
+                kwargs["sampler_fn"] = lambda rows: sampler(rows.dataset if isinstance(rows, NumberedRows) else rows)
+            return super()._get_dataloader(dataset, description, *args, **kwargs)
+        finally:
+            self.data_collator = own
+
+    def columns_of_model(self) -> list[str]:
+        """Names of the columns that the model takes."""
+        self._set_signature_columns_if_needed()
+        return list(self._signature_columns or ())
+
+    def with_columns_of_model(self, dataset: Any, collator: Any, description: str) -> tuple[Any, Any]:
+        """Rows and collator such that what the model does not take is left out, by the one or the other."""
+        from datasets import Dataset
+
+        if isinstance(dataset, Dataset):
+            return self._remove_unused_columns(dataset, description=description), collator
+        return dataset, self._get_collator_with_removed_columns(collator, description=description)
+
+    def on_device(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """A batch as the model gets it."""
+        prepared: dict[str, Any] = self._prepare_inputs(batch)
+        return prepared
+
+
+@contextmanager
+def _named(checkpoint: str | None, what: str) -> Iterator[None]:
+    """Say which part of which checkpoint could not be read, instead of what a library ran into within it."""
+    try:
+        yield
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, EOFError, UnpicklingError) as error:
+        if checkpoint is None:
+            raise
+        raise ValueError(
+            f"{checkpoint} cannot be resumed from, because {what} in it could not be loaded ({reason(error)}): resume "
+            "from another checkpoint, or start anew in another output_dir."
+        ) from error
