@@ -18,7 +18,8 @@ table, so that it is saved with the model.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -27,6 +28,43 @@ from .distributed import all_reduce_sum
 from .functional import class_sums, common_drift, refreshed_label_vectors
 from .label_rows import Head
 from .label_table import LabelTable
+
+
+@dataclass
+class LabelSettings:
+    """How label vectors start and move: fields of `LwALConfig`, so that they are saved with a model.
+
+    A field that `LwALTrainingArguments` has too, under its name with ``lwal_`` before it, can be chosen per training.
+
+    Attributes:
+        preset: "default", or "paper" for Algorithm 1 with gradients through the batch centroids.
+        offset: learn a correction (C, D) that is added to the class means.
+        reanchor: let the offset absorb the jump of the class means at a refresh.
+        follow_drift: share, 0 to 1, of the common displacement of a step's rows from their class means by which all
+            label vectors move at a refresh; None for 0.3 in `LwALTrainer` and 1 in plain loops.
+        learn_scale: learn the scale of the logits.
+        memory: M, how many rows the running class means remember; 0 overwrites them by the batch's.
+        refresh_every: k, optimizer steps between refreshes; 0 never refreshes.
+        warmup_steps: w, optimizer steps before the first refresh.
+        repel_weight: weight of the repel loss; the paper uses 10 where it uses it.
+        initial_labels: "class_means", or "one_hot" for label vectors that start as multiples of the unit vectors.
+        initial_head: what the start pass does to the encoder's last layer, in the features space: "whitened" and
+            "class_means" make it the projection of `head_start.class_mean_projection`, "probe" fits it and the offset
+            to the start rows (`probe_start.fitted_start`), "random" leaves it; "auto" is "probe" for text, on whose
+            features it was measured, and "whitened" for all else.
+    """
+
+    preset: Literal["default", "paper"] = "default"
+    refresh_every: int = 1
+    warmup_steps: int = 0
+    repel_weight: float = 0.0
+    memory: int = 50
+    offset: bool = True
+    reanchor: bool = True
+    follow_drift: float | None = None
+    learn_scale: bool = True
+    initial_labels: Literal["class_means", "one_hot"] = "class_means"
+    initial_head: Literal["auto", "whitened", "class_means", "probe", "random"] = "auto"
 
 
 def refresh_due(step: int, every: int, warmup: int) -> bool:
@@ -64,7 +102,7 @@ class LabelUpdate(ABC):
 
     @abstractmethod
     def end_step(
-        self, table: LabelTable, head: Head | None, sums: Tensor, due: bool, config: Any, follow: float
+        self, table: LabelTable, head: Head | None, sums: Tensor, due: bool, settings: LabelSettings, follow: float
     ) -> None:
         """Take what an optimizer step has seen.
 
@@ -73,7 +111,7 @@ class LabelUpdate(ABC):
             head: as above.
             sums: (C, N + 1) float32 class sums and counts of all rows of the step, equal on all ranks.
             due: this step refreshes.
-            config: `LwALConfig`, for what each way has to choose.
+            settings: what each way has to choose.
             follow: share of the common drift that label vectors follow.
         """
 
@@ -112,7 +150,7 @@ class BatchCentroids(LabelUpdate):
         table.counts.add_(counts.round().long())
 
     def end_step(
-        self, table: LabelTable, head: Head | None, sums: Tensor, due: bool, config: Any, follow: float
+        self, table: LabelTable, head: Head | None, sums: Tensor, due: bool, settings: LabelSettings, follow: float
     ) -> None:
         """Nothing is left to do: the refresh was part of the forward."""
 
@@ -135,17 +173,17 @@ class RunningMeans(LabelUpdate):
 
     @torch.no_grad()
     def end_step(
-        self, table: LabelTable, head: Head | None, sums: Tensor, due: bool, config: Any, follow: float
+        self, table: LabelTable, head: Head | None, sums: Tensor, due: bool, settings: LabelSettings, follow: float
     ) -> None:
         """Keep the sums of the step, and merge them into the class means when a refresh is due."""
         sums = torch.where(sums.isfinite().all(), sums, 0.0)
-        if config.refresh_every == 0:  # means stay, but a label without one would never be learned
+        if settings.refresh_every == 0:  # means stay, but a label without one would never be learned
             self.first_sight(table, sums)
             table.pending_sums.zero_()
         else:
             table.pending_sums.add_(sums)
         if due:
-            self.refresh(table, head, config.memory, config.offset and config.reanchor, follow)
+            self.refresh(table, head, settings.memory, settings.offset and settings.reanchor, follow)
 
     def current(self, table: LabelTable, head: Head | None) -> Tensor:
         """Derived anew: head and offset move at every step."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
-from .algorithm import UPDATES
+from .algorithm import UPDATES, LabelSettings
 from .configuration_pooled import AroundConfig, LwALPooledConfig, forwarded
 from .peft_targets import SIZES, offer_targets
 from .tasks import TASKS
@@ -33,11 +33,11 @@ def start_of_head(initial_head: str, task: str) -> str:
     return ("probe" if task == "text" else "whitened") if initial_head == "auto" else initial_head
 
 
-class LwALConfig(AroundConfig, PreTrainedConfig):
+class LwALConfig(AroundConfig, LabelSettings, PreTrainedConfig):
     """Configuration of a classifier whose targets are learned label vectors.
 
     What it does not have itself (``num_hidden_layers``, ``hidden_dropout_prob``) is read from ``encoder_config`` and
-    written there.
+    written there. How label vectors start and move: `LabelSettings`.
 
     Attributes:
         encoder_config: configuration of the stock classifier that embeds the input; its ``num_labels`` is kept equal
@@ -47,22 +47,7 @@ class LwALConfig(AroundConfig, PreTrainedConfig):
         head_name: name inside the encoder of its last linear layer; None when there is no such layer.
         space: "features" keeps class means of the head's input and sees them through the current head; "embeddings"
             keeps class means of the embeddings themselves, as the paper does.
-        preset: "default", or "paper" for Algorithm 1 with gradients through the batch centroids.
-        offset: learn a correction (C, D) that is added to the class means.
-        reanchor: let the offset absorb the jump of the class means at a refresh.
-        follow_drift: share, 0 to 1, of the common displacement of a step's rows from their class means by which all
-            label vectors move at a refresh; None for 0.3 in `LwALTrainer` and 1 in plain loops.
-        learn_scale: learn the scale of the logits.
-        memory: M, how many rows the running class means remember; 0 overwrites them by the batch's.
-        refresh_every: k, optimizer steps between refreshes; 0 never refreshes.
-        warmup_steps: w, optimizer steps before the first refresh.
-        repel_weight: weight of the repel loss; the paper uses 10 where it uses it.
-        initial_labels: "class_means", or "one_hot" for label vectors that start as multiples of the unit vectors.
-        initial_label_norm: that multiple.
-        initial_head: what the start pass does to the encoder's last layer, in the features space: "whitened" and
-            "class_means" make it the projection of `head_start.class_mean_projection`, "probe" fits it and the offset
-            to the start rows (`probe_start.fitted_start`), "random" leaves it; "auto" is "probe" for text, on whose
-            features it was measured, and "whitened" for all else.
+        initial_label_norm: multiple of the unit vectors that one-hot label vectors start as.
         close_classes: the start pass found class means that lie closer together than a step moves them, so that
             evaluations need label vectors of evaluation-mode rows; set by `LwALTrainer`.
         initial_num_labels: number of labels that the table was started with, where labels were added or removed
@@ -83,22 +68,15 @@ class LwALConfig(AroundConfig, PreTrainedConfig):
     embedding_dim: int = 128
     head_name: str | None = None
     space: Literal["features", "embeddings"] = "features"
-    preset: Literal["default", "paper"] = "default"
-    offset: bool = True
-    reanchor: bool = True
-    follow_drift: float | None = None
-    learn_scale: bool = True
-    memory: int = 50
-    refresh_every: int = 1
-    warmup_steps: int = 0
-    repel_weight: float = 0.0
-    initial_labels: Literal["class_means", "one_hot"] = "class_means"
     initial_label_norm: float = 1.0
-    initial_head: Literal["auto", "whitened", "class_means", "probe", "random"] = "auto"
     close_classes: bool = False
     initial_num_labels: int | None = None
     push_code: bool = True
     lwal_version: int = FORMAT_VERSION
+
+    if TYPE_CHECKING:  # which takes the fields of `LabelSettings` for all there are
+
+        def __init__(self, **kwargs: Any) -> None: ...
 
     pad_token_id = forwarded("pad_token_id")
     bos_token_id = forwarded("bos_token_id")

@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
-DEFAULT: dict[str, Any] = {
-    "preset": "default",
-    "refresh_every": 1,
-    "warmup_steps": 0,
-    "repel_weight": 0.0,
-    "memory": 50,
-    "offset": True,
-    "reanchor": True,
-    "follow_drift": None,
-    "learn_scale": True,
-    "initial_labels": "class_means",
-    "initial_head": "auto",
-}
 PAPER: dict[str, Any] = {
     "preset": "paper",
-    "refresh_every": 1,
-    "warmup_steps": 0,
-    "repel_weight": 0.0,
     "memory": 0,
     "offset": False,
     "reanchor": False,
@@ -32,6 +17,7 @@ PAPER: dict[str, Any] = {
     "initial_label_norm": 1.0,
     "initial_head": "random",
 }
+"""What the paper's label table has otherwise than `LabelSettings` by default."""
 STATIC: dict[str, Any] = {
     **PAPER,
     "preset": "default",
@@ -40,7 +26,7 @@ STATIC: dict[str, Any] = {
 }
 """The table of fixed label vectors: nothing moves them."""
 PRESETS: dict[str, dict[str, Any]] = {
-    "default": {"label_method": "lwal", **DEFAULT},
+    "default": {"label_method": "lwal"},
     "paper:std": {"label_method": "one_hot"},
     "paper:static_label": {"label_method": "static_label"},
     "paper:lwr2k": {"label_method": "lwr", "lwr_every": 2},
@@ -52,6 +38,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "paper:lwal10+rpl": {"label_method": "lwal", "embedding_dim": "10x", **PAPER, "repel_weight": 10.0},
 }
 PRESETS["paper"] = PRESETS["paper:lwal"]
+"""Name → what it sets, over the defaults of `LabelSettings` where it trains a label table."""
 
 
 def preset(name: str) -> dict[str, Any]:
@@ -62,4 +49,11 @@ def preset(name: str) -> dict[str, Any]:
     """
     if name not in PRESETS:
         raise ValueError(f"Unknown lwal_preset {name!r}: choose one of {', '.join(sorted(PRESETS))}.")
-    return dict(PRESETS[name])
+    return {**(defaults() if PRESETS[name]["label_method"] == "lwal" else {}), **PRESETS[name]}
+
+
+def defaults() -> dict[str, Any]:
+    """Names and defaults of `LabelSettings`."""
+    from ..modeling.algorithm import LabelSettings  # imports PyTorch, which names of presets do not need
+
+    return {entry.name: entry.default for entry in fields(LabelSettings)}

@@ -9,23 +9,10 @@ from typing import Any, NamedTuple
 from transformers import TrainingArguments
 
 from ..data.start_budget import SHARE_OF_TRAINING
-from ..modeling.configuration_lwal import INITIAL_HEADS
+from ..modeling.configuration_lwal import INITIAL_HEADS, LwALConfig
 from ..modeling.name_start import checked_label_names
 from ..modeling.pooling import checked_pooling
 from .presets import preset
-
-CONFIG_FIELDS = (
-    "refresh_every",
-    "warmup_steps",
-    "repel_weight",
-    "memory",
-    "offset",
-    "reanchor",
-    "follow_drift",
-    "space",
-    "learn_scale",
-    "initial_head",
-)
 
 
 class FilledIn(str):
@@ -276,6 +263,12 @@ class LwALTrainingArguments(TrainingArguments):
             ValueError: an unknown preset or value; the message says which and what is allowed.
         """
         return resolve(self)
+
+
+CONFIG_FIELDS = tuple(
+    name for name in LwALConfig.__dataclass_fields__ if f"lwal_{name}" in LwALTrainingArguments.__dataclass_fields__
+)
+"""Fields of the model's configuration that training arguments may set."""
 
 
 def metric_is_open(args: TrainingArguments) -> bool:
