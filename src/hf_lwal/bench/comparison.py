@@ -206,17 +206,7 @@ def build_model(data: PreparedData, method: str) -> PreTrainedModel:
 def build_trainer(
     data: PreparedData, method: str, *, output_dir: str, steps: int, batch_size: int, learning_rate: float, seed: int
 ) -> ComparisonTrainer:
-    """Return a trainer whose order of rows and schedule are the same for every method.
-
-    Args:
-        data: samples, model name and processing class.
-        method: a key of ``METHODS``.
-        output_dir: the trainer's folder; nothing is written to it while training.
-        steps: optimizer steps.
-        batch_size: rows per step.
-        learning_rate: at the start; it decays linearly to 0.
-        seed: of the new head and of the order of the rows.
-    """
+    """Return a trainer whose order of rows and schedule are the same for every method."""
     from transformers import set_seed
 
     from .progress import show_accuracy

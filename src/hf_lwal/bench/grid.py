@@ -113,11 +113,7 @@ class Grid:
     """Of each label, drawn anew by every seed."""
 
     def cells(self, data_root: str | None = None) -> list[Cell]:
-        """All combinations, the seeds running slowest, so that a first picture of everything comes early.
-
-        Args:
-            data_root: folder with one folder per data set, or None.
-        """
+        """All combinations, the seeds running slowest, so that a first picture of everything comes early."""
         self.check()
         methods = [named_method(method) for method in self.methods]
         sources = {name: source_of(name, data_root) for name in self.datasets}
@@ -208,11 +204,7 @@ def batch_rows(size: int | str, num_labels: int) -> int:
 
 
 def load_grids(source: str) -> list[Grid]:
-    """Read the grids of a YAML file or of a preset: shared settings, and a list ``grids`` that overrides them.
-
-    Args:
-        source: path, or one of `PRESETS`.
-    """
+    """Read the grids of a YAML file or of a preset: shared settings, and a list ``grids`` that overrides them."""
     import yaml
 
     place: Any = files(__package__) / "presets" / f"{source}.yaml" if source in PRESETS else Path(source).expanduser()
@@ -256,11 +248,6 @@ def select(grids: Iterable[Grid], datasets: Sequence[str], models: Sequence[str]
     """Keep the grids that have the wanted data sets and models, and of those only these.
 
     One that no grid lists runs with the settings of the grids for its kind of rows.
-
-    Args:
-        grids: a preset's.
-        datasets: names; none means all.
-        models: names; none means all.
     """
     from .models import model_spec
 

@@ -70,11 +70,6 @@ class PeerResult(NamedTuple):
 def run_peer(cell: Cell, data_root: str | None, on_accuracy: Callable[[int, float], None] | None = None) -> PeerResult:
     """Train the rows of a cell with the library that its method names.
 
-    Args:
-        cell: its settings.
-        data_root: folder with one folder per data set, or None.
-        on_accuracy: called with the step and the accuracy before and after training.
-
     Raises:
         CommandError: the library is missing, or cannot train this cell.
     """

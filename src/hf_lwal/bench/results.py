@@ -23,12 +23,7 @@ MEASURED = frozenset(("curve", "f1_macro", "seconds", "start_samples", "rows", "
 
 
 def append_line(path: Path, record: Mapping[str, Any]) -> None:
-    """Append one line; the system writes it behind all others, whichever process they came from.
-
-    Args:
-        path: file, made where it does not exist.
-        record: what JSON can hold.
-    """
+    """Append one line; the system writes it behind all others, whichever process they came from."""
     line = (json.dumps(record) + "\n").encode()
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:
@@ -136,12 +131,7 @@ def plan_path(results: Path) -> Path:
 
 
 def write_plan(results: Path, cells: Mapping[str, Mapping[str, Any]]) -> None:
-    """Add cells to the plan beside the results, in one piece.
-
-    Args:
-        results: file of results.
-        cells: key → settings.
-    """
+    """Add cells to the plan beside the results, in one piece."""
     write_text_atomically(plan_path(results), json.dumps({**read_plan(results), **cells}, indent=1) + "\n")
 
 

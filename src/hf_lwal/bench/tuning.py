@@ -20,10 +20,6 @@ def first_seed(cells: Sequence[Cell]) -> list[Cell]:
 def at_best_rate(cells: Sequence[Cell], records: Iterable[Mapping[str, Any]]) -> list[Cell]:
     """The other cells, each method only at the learning rate at which the first seed was best; of equals the smaller.
 
-    Args:
-        cells: all of a grid.
-        records: lines of the file of results; of those with one key the last finished one counts.
-
     Returns:
         Cells in their order; none of a method whose trainings all failed with the first seed.
     """

@@ -94,14 +94,7 @@ def _only_split(path: str, notes: list[str]) -> Dataset:
 def choose_columns(
     features: Features, text_column: str | None, pair_column: str | None, label_column: str | None
 ) -> tuple[Columns, str | None]:
-    """Choose input, label and, for sentence pairs, the second text.
-
-    Args:
-        features: columns of the training split.
-        text_column: the input column, if it is known.
-        pair_column: the second text's column, if it is known.
-        label_column: the label column, if it is known.
-    """
+    """Choose input, label and, for sentence pairs, the second text."""
     if pair_column is not None and pair_column not in features:
         raise CommandError(f"--pair-column: there is no column {pair_column!r}; there are {', '.join(features)}.")
     if text_column is None and pair_column is None:

@@ -57,12 +57,7 @@ class Job:
 
 
 def choose_start(model: str | None, rows: Rows) -> Start:
-    """Find the model's processing class, or the default model for the data.
-
-    Args:
-        model: folder or Hub name, or None.
-        rows: the data; their kind and, for images, their size decide the default.
-    """
+    """Find the model's processing class, or the default model for the data."""
     kind = rows.columns.kind
     if model is not None:
         model = os.path.expanduser(model)
