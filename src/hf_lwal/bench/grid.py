@@ -83,13 +83,18 @@ class Cell:
     @property
     def key(self) -> str:
         """The settings as one line that is the same for the same cell."""
-        return json.dumps(self.settings, sort_keys=True)
+        return key_of(self.settings)
 
     def __str__(self) -> str:
         return (
             f"{self.dataset} {self.model} {self.method['name']} batch {self.batch_size} lr {self.learning_rate:g} "
             f"seed {self.seed}"
         )
+
+
+def key_of(settings: Mapping[str, Any]) -> str:
+    """Settings as one line, whatever their order."""
+    return json.dumps(settings, sort_keys=True)
 
 
 @dataclass(frozen=True)
