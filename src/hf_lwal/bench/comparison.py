@@ -24,7 +24,6 @@ from ..data.usable import usable
 from ..errors import CommandError
 from ..modeling.pictures import rgb
 from ..modeling.tasks import TASKS
-from . import methods
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -36,8 +35,8 @@ FROZEN = "frozen regression"
 """A logistic regression on features that stay as they are: what `LP_FT` starts from."""
 LP_FT = "LP-FT"
 METHODS: dict[str, dict[str, Any]] = {
-    "one-hot": methods.METHODS["one_hot"],
-    LP_FT: methods.METHODS["lp_ft"],
+    "one-hot": {"label_method": "one_hot"},
+    LP_FT: {"label_method": "one_hot", "head_start": "regression", "lwal_init_samples": 100},
     "LwAL": {"label_method": "lwal", "lwal_init_samples": 100},
 }
 """What is trained for a column of the table, as `methods.named_method` spells it out; starts read the same samples."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.resources import files
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import CommandError
 from .datasets import dataset_spec, source_of
-from .methods import checked_encoder, named_method
+from .methods import HEADS, PEERS, named_method
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adamw_torch": {"optim": "adamw_torch", "lr_scheduler_type": "linear"},
@@ -189,6 +189,37 @@ def _check_pair(dataset: str, model: str) -> None:
             f"{dataset} holds {dataset_spec(dataset).kind} and {model} reads {model_spec(model).kind}: choose a model "
             "that reads what the data set holds."
         )
+
+
+def checked_encoder(method: Mapping[str, Any], model: str, steps: int | None, from_config: bool) -> Callable[[], str]:
+    """What gives the folder or name of the sentence encoder that a peer trains.
+
+    Args:
+        method: its name and fields.
+        model: key of ``MODELS``.
+        steps: optimizer steps, or None for a cell that counts in epochs.
+        from_config: whether the cell has random weights.
+
+    Raises:
+        CommandError: no peer can train such a cell.
+    """
+    from .models import model_spec
+
+    name, peer, kind = method["name"], method["peer"], method.get("peer_head", HEADS[0])
+    if peer not in PEERS or kind not in HEADS:
+        raise CommandError(
+            f"Unknown peer {peer!r} with head {kind!r}: choose of {', '.join(PEERS)} and {', '.join(HEADS)}."
+        )
+    encoder = model_spec(model).sentence_encoder
+    if encoder is None:
+        raise CommandError(
+            f"{name} needs a sentence encoder, which {model} is not: choose minilm, or leave {name} out."
+        )
+    if steps is None:
+        raise CommandError(f"{name} counts in steps: give the grid steps instead of epochs.")
+    if from_config:
+        raise CommandError(f"{name} has pretrained weights only: leave --from-config or {name} out.")
+    return encoder
 
 
 def batch_rows(size: int | str, num_labels: int) -> int:

@@ -24,8 +24,8 @@ from ..errors import CommandError
 from ..metrics.running_time import Times
 from .datasets import dataset_spec, load_data
 from .frozen_regression import fitted_regression
-from .grid import Cell, batch_rows
-from .methods import HEADS, checked_encoder
+from .grid import Cell, batch_rows, checked_encoder
+from .methods import HEADS
 
 MOST_SAMPLES = 2
 """Multiple of the texts that the other methods read after which SetFit's epoch over its pairs ends."""
