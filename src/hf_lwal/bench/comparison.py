@@ -5,7 +5,7 @@ Shared by the commands that compare methods.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -200,6 +200,11 @@ def attach_images(rows: Dataset, column: str, processor: Any, _: int) -> Dataset
     return rows.with_transform(encode)
 
 
+def label_maps(names: Sequence[str]) -> dict[str, Any]:
+    """The settings of a model's configuration that hold the names of its labels."""
+    return {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
+
+
 def build_model(data: PreparedData, method: str) -> PreTrainedModel:
     """Return a classifier for the one-hot methods, the same backbone and pooling with a label table for LwAL."""
     from transformers import AutoConfig
@@ -207,9 +212,7 @@ def build_model(data: PreparedData, method: str) -> PreTrainedModel:
     from ..modeling.auto import AutoModelForLwALClassification
     from ..modeling.configuration_pooled import config_with_pooling
 
-    id2label = dict(enumerate(data.names))
-    label2id = {name: number for number, name in id2label.items()}
-    config = load_part(AutoConfig, data.model_path, id2label=id2label, label2id=label2id)
+    config = load_part(AutoConfig, data.model_path, **label_maps(data.names))
     loader: Any = AutoModelForLwALClassification
     if method != "LwAL":
         loader = TASKS[data.kind].stock
