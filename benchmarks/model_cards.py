@@ -148,12 +148,12 @@ def write_again(options: argparse.Namespace, recipe: Recipe, folder: Path) -> No
 
 def train(options: argparse.Namespace, recipe: Recipe, folder: Path) -> None:
     """Train all ways, and save the LwAL model with its card."""
-    from hf_lwal.bench.comparison import METHODS, build_trainer, load_task, render_table
+    from hf_lwal.bench.comparison import METHODS, build_trainer, prepare_data, render_table
     from hf_lwal.bench.comparison import train as train_one
 
     steps = options.steps or recipe.steps
     model = str(build_convnext(options.model_dir / "convnext")) if recipe.base_model is None else None
-    task = load_task(
+    data = prepare_data(
         data_of(options, recipe),
         model,
         text_column=None,
@@ -166,7 +166,7 @@ def train(options: argparse.Namespace, recipe: Recipe, folder: Path) -> None:
     for method in METHODS:
         print(f"{options.name}: {method}, {steps} steps", flush=True)
         trainer = build_trainer(
-            task,
+            data,
             method,
             output_dir=str(folder),
             steps=steps,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from ..data import EMBEDDED, load_embedded
+from ..data import EMBEDDED, load_embedded, parquet_splits
 from ..data.selection import rank_in_class, stratified_indices
 from ..data.sources import encode_labels, evaluation_split, label_groups, load_splits
 from ..errors import CommandError
@@ -155,25 +155,14 @@ def _splits(name: str, spec: DatasetSpec, source: str, data_root: str | None) ->
     if source == "embedded":
         return load_embedded(name), True
     if source == "data root":
-        return _local(Path(str(data_root)).expanduser() / name), True
+        folder = Path(str(data_root)).expanduser() / name
+        return parquet_splits(folder) if (folder / "train.parquet").exists() else load_splits(str(folder)), True
     if spec.hub is None:
         raise CommandError(
             f"The Hub has no copy of {name}: put its pictures in DATA_ROOT/{name}/train/LABEL/*.jpg and "
             f"DATA_ROOT/{name}/test/LABEL/*.jpg, and give --data-root DATA_ROOT."
         )
     return load_splits(spec.hub), False
-
-
-def _local(folder: Path) -> DatasetDict:
-    """Parquet files named after their splits, read into memory without a cache; or whatever `datasets` loads."""
-    files = {split: folder / f"{split}.parquet" for split in ("train", "validation", "test")}
-    if not files["train"].exists():
-        return load_splits(str(folder))
-    import pyarrow.parquet
-    from datasets import Dataset, DatasetDict
-
-    tables = {split: pyarrow.parquet.read_table(path) for split, path in files.items() if path.exists()}
-    return DatasetDict({split: Dataset(table) for split, table in tables.items()})
 
 
 def _without(splits: DatasetDict, column: str, label: str | None) -> DatasetDict:

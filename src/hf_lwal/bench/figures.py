@@ -15,10 +15,6 @@ from .summary import Run, Table
 def draw_curves(table: Table, folder: Path) -> list[Path]:
     """Draw the mean curves over seeds with their standard deviation, as PNG and SVG.
 
-    Args:
-        table: a setting's.
-        folder: where the two files go.
-
     Returns:
         The files; none where nothing ran.
     """

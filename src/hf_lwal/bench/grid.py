@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.resources import files
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import CommandError
 from .datasets import dataset_spec, source_of
-from .methods import checked_encoder, named_method
+from .methods import HEADS, PEERS, named_method
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adamw_torch": {"optim": "adamw_torch", "lr_scheduler_type": "linear"},
@@ -83,13 +83,18 @@ class Cell:
     @property
     def key(self) -> str:
         """The settings as one line that is the same for the same cell."""
-        return json.dumps(self.settings, sort_keys=True)
+        return key_of(self.settings)
 
     def __str__(self) -> str:
         return (
             f"{self.dataset} {self.model} {self.method['name']} batch {self.batch_size} lr {self.learning_rate:g} "
             f"seed {self.seed}"
         )
+
+
+def key_of(settings: Mapping[str, Any]) -> str:
+    """Settings as one line, whatever their order."""
+    return json.dumps(settings, sort_keys=True)
 
 
 @dataclass(frozen=True)
@@ -113,11 +118,7 @@ class Grid:
     """Of each label, drawn anew by every seed."""
 
     def cells(self, data_root: str | None = None) -> list[Cell]:
-        """All combinations, the seeds running slowest, so that a first picture of everything comes early.
-
-        Args:
-            data_root: folder with one folder per data set, or None.
-        """
+        """All combinations, the seeds running slowest, so that a first picture of everything comes early."""
         self.check()
         methods = [named_method(method) for method in self.methods]
         sources = {name: source_of(name, data_root) for name in self.datasets}
@@ -190,6 +191,37 @@ def _check_pair(dataset: str, model: str) -> None:
         )
 
 
+def checked_encoder(method: Mapping[str, Any], model: str, steps: int | None, from_config: bool) -> Callable[[], str]:
+    """What gives the folder or name of the sentence encoder that a peer trains.
+
+    Args:
+        method: its name and fields.
+        model: key of ``MODELS``.
+        steps: optimizer steps, or None for a cell that counts in epochs.
+        from_config: whether the cell has random weights.
+
+    Raises:
+        CommandError: no peer can train such a cell.
+    """
+    from .models import model_spec
+
+    name, peer, kind = method["name"], method["peer"], method.get("peer_head", HEADS[0])
+    if peer not in PEERS or kind not in HEADS:
+        raise CommandError(
+            f"Unknown peer {peer!r} with head {kind!r}: choose of {', '.join(PEERS)} and {', '.join(HEADS)}."
+        )
+    encoder = model_spec(model).sentence_encoder
+    if encoder is None:
+        raise CommandError(
+            f"{name} needs a sentence encoder, which {model} is not: choose minilm, or leave {name} out."
+        )
+    if steps is None:
+        raise CommandError(f"{name} counts in steps: give the grid steps instead of epochs.")
+    if from_config:
+        raise CommandError(f"{name} has pretrained weights only: leave --from-config or {name} out.")
+    return encoder
+
+
 def batch_rows(size: int | str, num_labels: int) -> int:
     """Rows per step.
 
@@ -208,11 +240,7 @@ def batch_rows(size: int | str, num_labels: int) -> int:
 
 
 def load_grids(source: str) -> list[Grid]:
-    """Read the grids of a YAML file or of a preset: shared settings, and a list ``grids`` that overrides them.
-
-    Args:
-        source: path, or one of `PRESETS`.
-    """
+    """Read the grids of a YAML file or of a preset: shared settings, and a list ``grids`` that overrides them."""
     import yaml
 
     place: Any = files(__package__) / "presets" / f"{source}.yaml" if source in PRESETS else Path(source).expanduser()
@@ -256,11 +284,6 @@ def select(grids: Iterable[Grid], datasets: Sequence[str], models: Sequence[str]
     """Keep the grids that have the wanted data sets and models, and of those only these.
 
     One that no grid lists runs with the settings of the grids for its kind of rows.
-
-    Args:
-        grids: a preset's.
-        datasets: names; none means all.
-        models: names; none means all.
     """
     from .models import model_spec
 

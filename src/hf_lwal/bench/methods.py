@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ..errors import CommandError
@@ -104,34 +104,3 @@ def check_fields(name: str, fields: Mapping[str, Any]) -> None:
             own_objective(settings.label_method)
     except ValueError as error:
         raise CommandError(f"Method {name!r}: {error}") from error
-
-
-def checked_encoder(method: Mapping[str, Any], model: str, steps: int | None, from_config: bool) -> Callable[[], str]:
-    """What gives the folder or name of the sentence encoder that a peer trains.
-
-    Args:
-        method: its name and fields.
-        model: key of ``MODELS``.
-        steps: optimizer steps, or None for a cell that counts in epochs.
-        from_config: whether the cell has random weights.
-
-    Raises:
-        CommandError: no peer can train such a cell.
-    """
-    from .models import model_spec
-
-    name, peer, kind = method["name"], method["peer"], method.get("peer_head", HEADS[0])
-    if peer not in PEERS or kind not in HEADS:
-        raise CommandError(
-            f"Unknown peer {peer!r} with head {kind!r}: choose of {', '.join(PEERS)} and {', '.join(HEADS)}."
-        )
-    encoder = model_spec(model).sentence_encoder
-    if encoder is None:
-        raise CommandError(
-            f"{name} needs a sentence encoder, which {model} is not: choose minilm, or leave {name} out."
-        )
-    if steps is None:
-        raise CommandError(f"{name} counts in steps: give the grid steps instead of epochs.")
-    if from_config:
-        raise CommandError(f"{name} has pretrained weights only: leave --from-config or {name} out.")
-    return encoder

@@ -32,7 +32,7 @@ from ..errors import CommandError
 from ..modeling.configuration_pooled import config_with_pooling
 from ..modeling.heads import Head, find_head, replace_head
 from ..modeling.pooling import MODEL
-from .comparison import embedded_model_path, quiet
+from .comparison import embedded_model_path, label_maps, quiet
 from .datasets import Data, Kind, dataset_spec, load_data
 from .nets import ConvNetConfig, DenseConfig, PerceptronConfig
 from .rows import IMAGENET_MEAN, IMAGENET_STD, Pixels, Rows, feature_rows, pixel_rows, token_rows
@@ -319,6 +319,5 @@ def build_model(model: str, rows: Rows, names: list[str], seed: int, from_config
         built, head = _with_head(spec, spec.build(rows, from_config))
     set_seed(seed)
     replace_head(built, head, len(names))
-    built.config.id2label = dict(enumerate(names))
-    built.config.label2id = {name: number for number, name in enumerate(names)}
+    built.config.update(label_maps(names))
     return built.train()

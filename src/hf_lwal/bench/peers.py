@@ -24,8 +24,8 @@ from ..errors import CommandError
 from ..metrics.running_time import Times
 from .datasets import dataset_spec, load_data
 from .frozen_regression import fitted_regression
-from .grid import Cell, batch_rows
-from .methods import HEADS, checked_encoder
+from .grid import Cell, batch_rows, checked_encoder
+from .methods import HEADS
 
 MOST_SAMPLES = 2
 """Multiple of the texts that the other methods read after which SetFit's epoch over its pairs ends."""
@@ -69,11 +69,6 @@ class PeerResult(NamedTuple):
 
 def run_peer(cell: Cell, data_root: str | None, on_accuracy: Callable[[int, float], None] | None = None) -> PeerResult:
     """Train the rows of a cell with the library that its method names.
-
-    Args:
-        cell: its settings.
-        data_root: folder with one folder per data set, or None.
-        on_accuracy: called with the step and the accuracy before and after training.
 
     Raises:
         CommandError: the library is missing, or cannot train this cell.

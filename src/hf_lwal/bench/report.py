@@ -38,12 +38,7 @@ def spread(value: MeanAndSd | None, digits: int = 1, missing: str = NEVER) -> st
 
 
 def tuned_rows(table: Table, mark: Callable[[str], str]) -> list[list[str]]:
-    """One row per method at its best learning rate, under `COLUMNS`.
-
-    Args:
-        table: a setting's.
-        mark: how the winner of a column is shown.
-    """
+    """One row per method at its best learning rate, under `COLUMNS`."""
     entries = [table.tuned(method) for method in table.methods]
     winners = {name: best_shown(entries, name) for name in CONTESTED}
     rows = []
@@ -85,13 +80,7 @@ def speed_cells(table: Table, entry: Entry) -> list[str]:
 
 
 def rate_rows(table: Table, measure: str, mark: Callable[[str], str]) -> list[list[str]]:
-    """One row per method, one column per learning rate.
-
-    Args:
-        table: a setting's.
-        measure: what a cell shows.
-        mark: how the winner of a learning rate is shown.
-    """
+    """One row per method, one column per learning rate."""
     rates = table.learning_rates
     winners = {
         rate: best_shown((entry for entry in table.entries if entry.learning_rate == rate), measure) for rate in rates
@@ -106,12 +95,7 @@ def rate_rows(table: Table, measure: str, mark: Callable[[str], str]) -> list[li
 
 
 def markdown(tables: Sequence[Table], pictures: Mapping[Setting, str]) -> str:
-    """All tables as Markdown.
-
-    Args:
-        tables: from `summary.tables`.
-        pictures: setting → file name of its curves.
-    """
+    """All tables as Markdown."""
     parts = ["# Results", EXPLANATION, *overview_parts(tables)]
     for table in tables:
         parts += [f"## {table.setting}", _rows_sentence(table)]
@@ -136,11 +120,7 @@ two of three seeds. **training**: seconds without evaluations, the start pass in
 
 
 def overview_parts(tables: Sequence[Table]) -> list[str]:
-    """All settings in one table, a row for each and a column for each method; nothing for a single setting.
-
-    Args:
-        tables: from `summary.tables`.
-    """
+    """All settings in one table, a row for each and a column for each method; nothing for a single setting."""
     if len(tables) < 2:
         return []
     methods = list(dict.fromkeys(method for table in tables for method in table.methods))
@@ -191,11 +171,7 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def structure_parts(table: Table) -> list[str]:
-    """A sentence and a table on label vectors; nothing where no line measured them.
-
-    Args:
-        table: a setting's.
-    """
+    """A sentence and a table on label vectors; nothing where no line measured them."""
     measured = [run.structure for entry in table.entries for run in entry.runs if run.structure]
     references = [found for found in measured if found["reference"]]
     if not references:

@@ -12,23 +12,18 @@ from typing import Any
 
 from ..errors import CommandError
 from ..modeling.files import write_text_atomically
-from .grid import OLD_MODELS, Cell
+from .grid import OLD_MODELS, Cell, key_of
 
 logger = logging.getLogger(__name__)
 
-BEGIN = '{"key": '
+BEGIN = b'{"key": '
 """How every line begins, a torn one too."""
 MEASURED = frozenset(("curve", "f1_macro", "seconds", "start_samples", "rows", "batch_rows", "machine"))
 """What the line of a finished training holds besides key and settings; lines of some versions hold more."""
 
 
 def append_line(path: Path, record: Mapping[str, Any]) -> None:
-    """Append one line; the system writes it behind all others, whichever process they came from.
-
-    Args:
-        path: file, made where it does not exist.
-        record: what JSON can hold.
-    """
+    """Append one line; the system writes it behind all others, whichever process they came from."""
     line = (json.dumps(record) + "\n").encode()
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:
@@ -52,7 +47,7 @@ def drop_torn_line(path: Path) -> None:
         content = file.read()
         if content and not content.endswith(b"\n"):
             start = content.rfind(b"\n") + 1
-            if _is_whole(content[start:].decode("utf-8", "replace")):
+            if _record(content[start:]):
                 file.write(b"\n")
             else:
                 file.truncate(start)
@@ -68,24 +63,21 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         *lines, last = path.read_bytes().split(b"\n")
     except OSError as error:
         raise CommandError(f"{str(path)!r} could not be read: {error.strerror}.") from error
-    texts = [line.decode("utf-8", "replace") for line in (*lines, last)]
-    if not _is_whole(texts[-1]) and (not texts[-1] or BEGIN.startswith(texts[-1][: len(BEGIN)])):
-        texts.pop()
-    records = []
-    for number, line in enumerate(texts, start=1):
-        if not _is_whole(line):
-            raise CommandError(
-                f"Line {number} of {str(path)!r} is not a result of `hf-lwal compare`: delete that line, or name "
-                "another file."
-            )
-        records.append(json.loads(line))
-    return [_with_names_of_today(record) for record in records]
+    records = [*map(_record, lines), _record(last)]
+    if records[-1] is None and (not last or BEGIN.startswith(last[: len(BEGIN)])):
+        records.pop()
+    if None in records:
+        raise CommandError(
+            f"Line {records.index(None) + 1} of {str(path)!r} is not a result of `hf-lwal compare`: delete that line, "
+            "or name another file."
+        )
+    return [_with_names_of_today(record) for record in records if record is not None]
 
 
 def _with_names_of_today(record: dict[str, Any]) -> dict[str, Any]:
     """A line whose model is called as it is today: a name may mean another model than when it was measured."""
     settings = _today(record["settings"])
-    return record if settings is record["settings"] else {**record, "settings": settings, "key": _key(settings)}
+    return record if settings is record["settings"] else {**record, "settings": settings, "key": key_of(settings)}
 
 
 def _today(settings: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -94,18 +86,15 @@ def _today(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**settings, "model": OLD_MODELS[model]} if model in OLD_MODELS else settings
 
 
-def _key(settings: Mapping[str, Any]) -> str:
-    return json.dumps(settings, sort_keys=True)
-
-
-def _is_whole(line: str) -> bool:
-    """Whether a line holds a result, or the error of a training that failed."""
+def _record(line: bytes) -> dict[str, Any] | None:
+    """What a line holds; None unless it is a result, or the error of a training that failed."""
     try:
-        record = json.loads(line)
+        record: dict[str, Any] = json.loads(line.decode("utf-8", "replace"))
         measured = "error" in record or (set(record) >= MEASURED and len(record["curve"]) > 1)
-        return measured and isinstance(record["key"], str) and _are_settings(record["settings"])
+        whole = measured and isinstance(record["key"], str) and _are_settings(record["settings"])
     except (ValueError, TypeError, KeyError, RecursionError):
-        return False
+        return None
+    return record if whole else None
 
 
 def _are_settings(value: Any) -> bool:
@@ -136,12 +125,7 @@ def plan_path(results: Path) -> Path:
 
 
 def write_plan(results: Path, cells: Mapping[str, Mapping[str, Any]]) -> None:
-    """Add cells to the plan beside the results, in one piece.
-
-    Args:
-        results: file of results.
-        cells: key → settings.
-    """
+    """Add cells to the plan beside the results, in one piece."""
     write_text_atomically(plan_path(results), json.dumps({**read_plan(results), **cells}, indent=1) + "\n")
 
 
@@ -156,7 +140,7 @@ def read_plan(results: Path) -> dict[str, Any]:
         plan = None
     if isinstance(plan, dict) and all(map(_are_settings, plan.values())):
         today = {key: _today(settings) for key, settings in plan.items()}
-        return {key if found is plan[key] else _key(found): found for key, found in today.items()}
+        return {key if found is plan[key] else key_of(found): found for key, found in today.items()}
     logger.warning(
         "%s cannot be read, so it is not known what was planned: tables count the trainings in %s only, and the next "
         "`hf-lwal compare` writes the plan anew.",

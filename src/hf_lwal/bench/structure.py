@@ -34,12 +34,7 @@ ROWS_PER_LABEL = 50
 
 
 def reference_kind(dataset: str, groups: list[str] | None) -> str | None:
-    """What the labels of a data set are compared with: "wordnet", "groups", or None where there is neither.
-
-    Args:
-        dataset: key of ``DATASETS``.
-        groups: the group of each label, where the data set has them.
-    """
+    """What the labels of a data set are compared with: "wordnet", "groups", or None where there is neither."""
     if dataset in SENSES:
         return "wordnet"
     return None if groups is None else "groups"
@@ -82,12 +77,7 @@ def wordnet_place(data_root: str | None) -> Path | None:
 
 
 def vectors_of(trainer: LwALTrainer, rows: Rows) -> NDArray[np.float64]:
-    """One vector (C, D) float64 per label of a trained model; NaN for labels that it knows nothing of.
-
-    Args:
-        trainer: of a finished training.
-        rows: what the model reads; class means are taken of ``ROWS_PER_LABEL`` training rows per label.
-    """
+    """One vector (C, D) float64 per label of a trained model; NaN for labels that it knows nothing of."""
     some = Subset(rows.train, rows_per_class(np.asarray(rows.train["labels"]), ROWS_PER_LABEL, seed=0))
     loader = DataLoader(some, trainer.args.per_device_eval_batch_size, collate_fn=rows.collator)
     vectors = label_vectors(trainer.core_model, loader, trainer.label_objective, progress=False)
@@ -124,16 +114,7 @@ def measure_structure(
 def structure_of(
     cell: Cell, trainer: LwALTrainer, rows: Rows, data: Data, data_root: str | None, folder: Path
 ) -> dict[str, Any]:
-    """Measure a finished training, and keep its label vectors as a table that ``hf-lwal hierarchy`` reads.
-
-    Args:
-        cell: its settings.
-        trainer: its trainer.
-        rows: what its model read.
-        data: names and groups of its labels.
-        data_root: see `reference_of`.
-        folder: where the table goes.
-    """
+    """Measure a finished training, and keep its label vectors as a table that ``hf-lwal hierarchy`` reads."""
     found = reference_of(data, data_root)
     reference, groups = (None, None) if found is None else found
     vectors = vectors_of(trainer, rows)

@@ -102,12 +102,7 @@ class Entry:
         return _mean(map(MEASURES[measure], self.runs))
 
     def structure(self, measure: str, metric: str) -> MeanAndSd | None:
-        """A measure of the label vectors over the seeds where it is defined.
-
-        Args:
-            measure: "correlation" or "disparity".
-            metric: "euclidean" or "cosine".
-        """
+        """A measure of the label vectors, "correlation" or "disparity", over the seeds where it is defined."""
         return _mean((run.structure or {}).get(measure, {}).get(metric) for run in self.runs)
 
 

@@ -107,16 +107,7 @@ def build_trainer(
     folder: str,
     on_accuracy: Callable[[int, float], None] | None = None,
 ) -> ComparisonTrainer:
-    """Build the trainer of a cell.
-
-    Args:
-        cell: its settings.
-        model: a fresh stock classifier.
-        rows: what it reads.
-        size: rows per optimizer step.
-        folder: an empty folder, which stays empty.
-        on_accuracy: called with the step and the accuracy of every evaluation.
-    """
+    """Build the trainer of a cell, which takes ``size`` samples per step and leaves the folder empty."""
     trainer = comparison_trainer(
         model,
         training_arguments(cell, len(rows.train), size, folder),
@@ -133,14 +124,7 @@ def build_trainer(
 
 
 def training_arguments(cell: Cell, train_rows: int, size: int, folder: str) -> LwALTrainingArguments:
-    """Arguments of a cell.
-
-    Args:
-        cell: its settings.
-        train_rows: rows to learn from.
-        size: rows per optimizer step.
-        folder: the trainer's folder.
-    """
+    """Training arguments of a cell with ``size`` samples per step."""
     epochs = int(cell.epochs or 1)
     steps = cell.steps or epochs * math.ceil(train_rows / size)
     more = dict(OPTIMIZERS[cell.optimizer])

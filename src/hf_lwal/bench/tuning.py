@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .grid import Cell
+from .grid import Cell, key_of
 
 
 def first_seed(cells: Sequence[Cell]) -> list[Cell]:
@@ -19,10 +18,6 @@ def first_seed(cells: Sequence[Cell]) -> list[Cell]:
 
 def at_best_rate(cells: Sequence[Cell], records: Iterable[Mapping[str, Any]]) -> list[Cell]:
     """The other cells, each method only at the learning rate at which the first seed was best; of equals the smaller.
-
-    Args:
-        cells: all of a grid.
-        records: lines of the file of results; of those with one key the last finished one counts.
 
     Returns:
         Cells in their order; none of a method whose trainings all failed with the first seed.
@@ -48,4 +43,4 @@ def at_best_rate(cells: Sequence[Cell], records: Iterable[Mapping[str, Any]]) ->
 
 def _method(cell: Cell) -> str:
     """All settings but the two that differ."""
-    return json.dumps({**cell.settings, "learning_rate": None, "seed": None}, sort_keys=True)
+    return key_of({**cell.settings, "learning_rate": None, "seed": None})

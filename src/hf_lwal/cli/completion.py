@@ -29,12 +29,7 @@ class CompletionOptions:
 
 
 def script(parser: Parser, shell: str) -> str:
-    """Return the script for a parser.
-
-    Args:
-        parser: the parser of all commands.
-        shell: "bash", "zsh" or "tcsh".
-    """
+    """Return the script for a parser."""
     try:
         import shtab
     except ImportError as error:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..bench.comparison import attach_images, load_part, load_processing_class, tokenize
-from ..data.sources import encode_labels, find_columns, load_splits
+from ..data.sources import encode_labels, find_columns, groups_in, load_splits
 from ..data.usable import usable
 from ..errors import CommandError
 from ..modeling.tasks import TASKS
@@ -205,10 +205,10 @@ def _groups(options: HierarchyOptions, names: Sequence[str]) -> list[str | None]
     if column not in rows.column_names or column == "label":
         raise CommandError(f"--group-column: there is no other column {column!r}; there are {rows.column_names}.")
     feature = rows.features[column]
-    pairs = set(zip(rows["label"][:], rows[column][:], strict=True))
-    group_of = {rows.features["label"].int2str(label): group for label, group in pairs}
-    if len(group_of) != len(pairs):
+    groups = groups_in(rows, column)
+    if groups is None:
         raise CommandError(f"--group-column: {column!r} groups no labels, since some label is in several groups.")
+    group_of = {rows.features["label"].int2str(label): group for label, group in groups.items()}
     known: list[str | None] = [
         None if (group := group_of.get(name)) is None else str(getattr(feature, "int2str", str)(group))
         for name in names

@@ -91,11 +91,7 @@ def run(options: PredictOptions) -> int:
 
 
 def kind_of_model(name: str) -> str:
-    """Kind of input of a classifier, from its configuration.
-
-    Args:
-        name: folder or Hub name.
-    """
+    """Kind of input of a classifier, from its configuration."""
     import transformers
 
     config = load_part(transformers.AutoConfig, name)
@@ -111,12 +107,7 @@ def kind_of_model(name: str) -> str:
 
 
 def load(name: str, kind: str) -> Any:
-    """Load a classifier as a pipeline.
-
-    Args:
-        name: folder or Hub name.
-        kind: of its inputs.
-    """
+    """Load a classifier as a pipeline."""
     import transformers
 
     task = TASKS[kind]

@@ -202,10 +202,5 @@ def _cells(rows: Dataset, column: str, kind: str, path: Path) -> list[Any]:
 
 
 def loader(kind: str, processor: Any) -> Callable[[Any], Any]:
-    """What turns the value of an input into what the model's pipeline takes.
-
-    Args:
-        kind: "text", "image" or "audio".
-        processor: tokenizer, image processor or feature extractor.
-    """
+    """What turns the value of an input into what the model's pipeline takes."""
     return (lambda value: value) if kind == "text" else reader_of(kind, getattr(processor, "sampling_rate", 0))

@@ -62,11 +62,7 @@ NEEDED = ("do_train", "do_eval")
 
 
 def check_given(given: Mapping[str, Any]) -> None:
-    """Raise for a flag whose value no training could have, alone or beside the others.
-
-    Args:
-        given: the flags that were given, by field name.
-    """
+    """Raise for a flag whose value no training could have, alone or beside the others."""
     for name, (least, most, meaning) in RANGES.items():
         value = given.get(name)
         if value is not None and not (name == "max_steps" and value == -1) and not least <= value <= most:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..bench.comparison import attach_images
+from ..bench.comparison import attach_images, tokenize
 from ..data.columns import Columns, find_columns, pair_columns
 from ..data.label_names import encode_labels
 from ..data.media import undecoded
@@ -94,14 +94,7 @@ def _only_split(path: str, notes: list[str]) -> Dataset:
 def choose_columns(
     features: Features, text_column: str | None, pair_column: str | None, label_column: str | None
 ) -> tuple[Columns, str | None]:
-    """Choose input, label and, for sentence pairs, the second text.
-
-    Args:
-        features: columns of the training split.
-        text_column: the input column, if it is known.
-        pair_column: the second text's column, if it is known.
-        label_column: the label column, if it is known.
-    """
+    """Choose input, label and, for sentence pairs, the second text."""
     if pair_column is not None and pair_column not in features:
         raise CommandError(f"--pair-column: there is no column {pair_column!r}; there are {', '.join(features)}.")
     if text_column is None and pair_column is None:
@@ -214,17 +207,7 @@ def ready(
     if data.columns.kind == "audio":
         return _attach_sounds(rows, data.columns.input, processing_class)
     limit = min(processing_class.model_max_length, max_length or LONGEST)
-    texts = [data.columns.input, *([data.second] if data.second else [])]
-
-    def encode(batch: Mapping[str, list[str]]) -> Any:
-        return processing_class(*(batch[column] for column in texts), truncation=True, max_length=limit)
-
-    other = [name for name in rows.column_names if name != "label"]
-    tokens = rows.map(encode, batched=True, remove_columns=other, desc="Tokenizing")
-    if not by_length:
-        return tokens
-    lengths = [len(ids) for ids in tokens["input_ids"]]
-    return tokens.select(sorted(range(len(tokens)), key=lengths.__getitem__))
+    return tokenize(rows, data.columns.input, processing_class, limit, data.second, by_length)
 
 
 def _attach_sounds(rows: Dataset, column: str, extractor: Any) -> Dataset:

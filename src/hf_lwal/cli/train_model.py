@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..bench.comparison import embedded_model_path, load_part, load_processing_class
+from ..bench.comparison import embedded_model_path, label_maps, load_part, load_processing_class
 from ..errors import CommandError
 
 if TYPE_CHECKING:
@@ -57,12 +57,7 @@ class Job:
 
 
 def choose_start(model: str | None, rows: Rows) -> Start:
-    """Find the model's processing class, or the default model for the data.
-
-    Args:
-        model: folder or Hub name, or None.
-        rows: the data; their kind and, for images, their size decide the default.
-    """
+    """Find the model's processing class, or the default model for the data."""
     kind = rows.columns.kind
     if model is not None:
         model = os.path.expanduser(model)
@@ -112,15 +107,12 @@ def build_model(
     from ..modeling.auto import AutoModelForLwALClassification
 
     set_seed(seed)
-    id2label = dict(enumerate(rows.names))
-    label2id = {name: number for number, name in id2label.items()}
     if start.path is None:
-        return small_convnet(start.processing_class.size["height"], id2label, embedding_dim)
+        return small_convnet(start.processing_class.size["height"], rows.names, embedding_dim)
     model: LwALPreTrainedModel = load_part(
         AutoModelForLwALClassification,
         start.path,
-        id2label=id2label,
-        label2id=label2id,
+        **label_maps(rows.names),
         task=rows.columns.kind,
         embedding_dim=embedding_dim,
         pooling=pooling or "auto",
@@ -129,7 +121,7 @@ def build_model(
     return model
 
 
-def small_convnet(side: int, id2label: dict[int, str], embedding_dim: str | None) -> LwALPreTrainedModel:
+def small_convnet(side: int, names: list[str], embedding_dim: str | None) -> LwALPreTrainedModel:
     """A ConvNeXt of three stages with 0.3 million random weights, for colour pictures of ``side`` × ``side``."""
     from transformers import ConvNextConfig
 
@@ -142,8 +134,7 @@ def small_convnet(side: int, id2label: dict[int, str], embedding_dim: str | None
         hidden_sizes=[32, 64, 128],
         depths=[1, 1, 1],
         layer_scale_init_value=1.0,
-        id2label=id2label,
-        label2id={name: number for number, name in id2label.items()},
+        **label_maps(names),
     )
     try:
         return AutoModelForLwALClassification.from_config(config, embedding_dim=embedding_dim)

@@ -24,11 +24,9 @@ SPLITS = {"eval": "validation", "test": "test"}
 
 
 def report(job: Job, trained: Mapping[str, LwALTrainer]) -> list[str]:
-    """Measure, write metrics, curves and card, push where asked, and return the closing lines.
+    """Measure, write metrics, curves and card, push where asked; returns the closing lines.
 
-    Args:
-        job: data and settings.
-        trained: method → its trainer; the first is the user's model, a second one the control.
+    The first trainer is that of the user's model, a second one that of the control.
     """
     curves = {name: learning_curve(trainer) for name, trainer in trained.items()}
     metrics = {name: _measure(trainer, job) for name, trainer in trained.items()}

@@ -13,10 +13,6 @@ from ..errors import CommandError
 def check_output_folder(name: str, flag: str = "--output") -> Path:
     """The folder that a command will write into.
 
-    Args:
-        name: as it was given.
-        flag: that it was given with.
-
     Raises:
         CommandError: it is a file, or nothing can be written there.
     """
@@ -31,10 +27,6 @@ def check_output_folder(name: str, flag: str = "--output") -> Path:
 
 def check_output_file(name: str, flag: str = "--output") -> Path:
     """The file that a command will write.
-
-    Args:
-        name: as it was given.
-        flag: that it was given with.
 
     Raises:
         CommandError: it is a folder, a device or a pipe, or nothing can be written there.
@@ -63,9 +55,6 @@ def _check_writable(place: Path, name: str, flag: str) -> None:
 @contextmanager
 def writing(place: str | os.PathLike[str]) -> Iterator[None]:
     """Turn what a full disk or a folder without permission raises into a sentence.
-
-    Args:
-        place: what is written, for people.
 
     Raises:
         CommandError: something inside could not be written.

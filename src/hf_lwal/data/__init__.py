@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
@@ -38,16 +38,17 @@ def load_embedded(name: str) -> DatasetDict:
     Returns:
         Its splits, with ``label`` a ``ClassLabel`` that carries the class names.
     """
-    import pyarrow.parquet
-    from datasets import Dataset, DatasetDict, DatasetInfo
+    from datasets import DatasetInfo
 
-    folder = embedded_folder(name)
-    info = DatasetInfo(builder_name=PACKAGE, dataset_name=name)
-    # Dataset reads its features (ClassLabel, Image) from the table's schema; load_dataset would copy rows to a cache.
-    return DatasetDict(
-        {
-            split: Dataset(pyarrow.parquet.read_table(folder / f"{split}.parquet"), info=info)
-            for split in ("train", "validation", "test")
-            if (folder / f"{split}.parquet").exists()
-        }
-    )
+    return parquet_splits(embedded_folder(name), DatasetInfo(builder_name=PACKAGE, dataset_name=name))
+
+
+def parquet_splits(folder: Path, info: Any = None) -> DatasetDict:
+    """Read the parquet files that are named after their splits; load_dataset would copy their rows to a cache."""
+    import pyarrow.parquet
+    from datasets import Dataset, DatasetDict
+
+    files = {split: folder / f"{split}.parquet" for split in ("train", "validation", "test")}
+    # Dataset reads its features (ClassLabel, Image) from the table's schema.
+    tables = {split: pyarrow.parquet.read_table(path) for split, path in files.items() if path.exists()}
+    return DatasetDict({split: Dataset(table, info=info) for split, table in tables.items()})

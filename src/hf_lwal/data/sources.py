@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import CommandError
 from . import EMBEDDED, load_embedded
@@ -110,8 +110,13 @@ def label_groups(dataset: Dataset) -> list[str] | None:
     num_labels = dataset.features["label"].num_classes
     for column, feature in dataset.features.items():
         if column != "label" and isinstance(feature, ClassLabel):
-            pairs = set(zip(dataset["label"], dataset[column], strict=True))
-            group = dict(pairs)
-            if len(pairs) == len(group) == num_labels > feature.num_classes:
+            group = groups_in(dataset, column)
+            if group is not None and len(group) == num_labels > feature.num_classes:
                 return [feature.int2str(group[label]) for label in range(num_labels)]
     return None
+
+
+def groups_in(dataset: Dataset, column: str) -> dict[int, Any] | None:
+    """The one value of a column that goes with each label; None where a label has several."""
+    pairs = set(zip(dataset["label"][:], dataset[column][:], strict=True))
+    return dict(pairs) if len(pairs) == len(dict(pairs)) else None
