@@ -30,7 +30,8 @@ from transformers import (
 )
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
-from hf_lwal.modeling.heads import STOCK_CLASSES, scores_of, with_architectures
+from hf_lwal.modeling.heads import scores_of, with_architectures
+from hf_lwal.modeling.tasks import TASKS
 
 ROWS = 12
 TEXT_LENGTH = 16
@@ -202,7 +203,7 @@ def check_reload(subject: Subject, folder: Path) -> None:
 
 def check_stock(subject: Subject, folder: Path) -> None:
     """A fine-tuned stock classifier on disk gives its weights to the encoder, its head apart."""
-    stock = STOCK_CLASSES[subject.architecture.task].from_config(with_architectures(tiny(subject.architecture)))
+    stock = TASKS[subject.architecture.task].stock.from_config(with_architectures(tiny(subject.architecture)))
     stock.save_pretrained(folder / "stock")
     model = AutoModelForLwALClassification.from_pretrained(folder / "stock", task=task_to_say(subject.architecture))
     assert type(model.encoder) is type(stock)
@@ -242,7 +243,7 @@ def check_fold(subject: Subject, folder: Path) -> str:
     stock = model.fold([batch], add_bias=in_memory)
     if not in_memory:
         stock.save_pretrained(folder / "folded")
-        stock = STOCK_CLASSES[subject.architecture.task].from_pretrained(folder / "folded").eval()
+        stock = TASKS[subject.architecture.task].stock.from_pretrained(folder / "folded").eval()
     assert type(stock) is type(model.encoder)
     scores = scores_of(stock(**batch, return_dict=True))
     logits = model(**batch).logits

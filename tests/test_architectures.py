@@ -15,7 +15,8 @@ from torch import nn
 from transformers import AutoModelForImageClassification, PvtConfig
 
 from hf_lwal import AutoModelForLwALClassification, LwALConfig
-from hf_lwal.modeling.heads import STOCK_CLASSES, Head, find_head, is_plain_linear, replace_head, with_architectures
+from hf_lwal.modeling.heads import Head, find_head, is_plain_linear, replace_head, with_architectures
+from hf_lwal.modeling.tasks import TASKS
 
 REPRESENTATIVE = {
     # encoders, encoder-decoders, decoders, experts, state spaces, long and hashed attention, layouts and languages
@@ -70,7 +71,7 @@ def test_every_architecture_is_tiny():
         if chosen.model_type in EXCLUDED or chosen.backbone is not None:
             continue
         with torch.device("meta"):
-            model = STOCK_CLASSES[chosen.task].from_config(with_architectures(tiny(chosen)))
+            model = TASKS[chosen.task].stock.from_config(with_architectures(tiny(chosen)))
         assert sum(parameter.numel() for parameter in model.parameters()) < 1_000_000, chosen.name
 
 
@@ -105,7 +106,7 @@ def test_the_class_at_hand_is_built_again(tmp_path):
 def test_experts_run_as_in_the_stock_model():
     """A wrapper that "does not support setting experts implementation" stopped every mixture of experts."""
     subject = build(architecture("MixtralForSequenceClassification"))
-    stock = STOCK_CLASSES["text"].from_config(subject.config)
+    stock = TASKS["text"].stock.from_config(subject.config)
     implementation = subject.model.encoder.config._experts_implementation
     assert implementation == stock.config._experts_implementation
     subject.model.set_experts_implementation("eager")

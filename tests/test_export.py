@@ -22,9 +22,9 @@ from transformers.dynamic_module_utils import get_relative_import_files
 
 from hf_lwal.modeling import export, modeling_lwal
 from hf_lwal.modeling.export import fold_with_report
-from hf_lwal.modeling.heads import STOCK_CLASSES
 from hf_lwal.modeling.linear_fold import fitted_temperature, folded_linear
 from hf_lwal.modeling.probes import on_device, random_batches
+from hf_lwal.modeling.tasks import TASKS
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,7 @@ def test_every_architecture(models, name, tmp_path):
     if name == "llama":
         return
     stock.save_pretrained(tmp_path)
-    loaded, info = STOCK_CLASSES[model.task].from_pretrained(tmp_path, output_loading_info=True)
+    loaded, info = TASKS[model.task].stock.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     with torch.no_grad():
         assert torch.equal(loaded.eval()(**inputs).logits, stock(**inputs).logits)

@@ -9,7 +9,6 @@ import torch
 from scipy.cluster.hierarchy import dendrogram, fcluster
 from scipy.spatial.distance import pdist, squareform
 
-from hf_lwal import functional, hierarchy
 from hf_lwal.hierarchy import (
     as_matrix,
     cluster_names,
@@ -21,7 +20,8 @@ from hf_lwal.hierarchy import (
     nearest_labels,
     reference_clusters,
 )
-from hf_lwal.modeling import label_table_file
+from hf_lwal.hierarchy import tree as hierarchy
+from hf_lwal.modeling import functional, label_table_file
 
 
 @pytest.fixture

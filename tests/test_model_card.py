@@ -23,8 +23,7 @@ from hf_lwal.model_card.metadata import hub_id
 from hf_lwal.model_card.slots import slot
 from hf_lwal.model_card.text import code, heading_text, visible
 from hf_lwal.model_card.training import history_of, settings_of
-from hf_lwal.modeling.heads import STOCK_CLASSES
-from hf_lwal.modeling.tasks import task_of_class
+from hf_lwal.modeling.tasks import TASKS, task_of_class
 
 HOSTILE = [
     "**bold** [link](http://evil.example) ![image](x.png)",
@@ -391,7 +390,7 @@ def test_the_task_of_a_stock_class_is_that_of_its_mapping(name):
 
     kind = "audio" if name in AUDIO else {"bert": "text", "vit": "image"}[name]
     config = AutoConfig.for_model(name)
-    stock = STOCK_CLASSES[kind]._model_mapping[type(config)]
+    stock = TASKS[kind].stock._model_mapping[type(config)]
     assert task_of_class(config, stock.__name__) == kind
 
 
