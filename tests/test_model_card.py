@@ -5,6 +5,7 @@ import json
 import logging
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -512,6 +513,17 @@ class TestSections:
         assert text.count("\n## ") == 4
         assert "None" not in text
         assert "\n\n\n" not in text
+
+    def test_only_empty_lines_of_the_card_itself_are_run_together(self):
+        """Sections that say nothing leave gaps; closing those must not close gaps in what people and models gave."""
+        own = "First.\n\n\n\nSecond."
+        facts = facts_named(
+            ["x"], labels=None, method="lwr", method_citation=" ", command=own, modules=f"A(\n\n\n{own}\n)"
+        )
+        assert "\n\n\n" not in render(replace(facts, command=None, modules=None))
+        text = render(facts, render(facts).replace(slot("notes"), slot("notes", own)))
+        assert text.count(own) == 3
+        assert slot("notes", own) in text
 
     def test_facts_travel_as_json(self):
         facts = facts_named(HOSTILE, pictures=[])

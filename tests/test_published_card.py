@@ -12,7 +12,7 @@ from huggingface_hub import errors
 from test_model_card import facts_named, metadata
 
 from hf_lwal.model_card import write_card
-from hf_lwal.model_card.found import Found, in_folder, on_the_hub
+from hf_lwal.model_card.files import Found, in_folder, on_the_hub
 from hf_lwal.model_card.slots import slot
 
 FACTS = facts_named(["x"], license="apache-2.0", tags=["ours"], dataset_id="a/b")

@@ -7,10 +7,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from ..hierarchy.tree import neighbourhood
 from ..modeling.modeling_lwal import LwALPreTrainedModel
 from ..modeling.tasks import task_of_class
-from .facts import CardFacts, given, read_facts
-from .labels import label_facts
+from .facts import CardFacts, LabelFacts, given, read_facts
 from .metadata import hub_id
 from .training import history_of, read_state, test_of, times_of
 
@@ -32,6 +34,13 @@ FILES_OF_PARTS = {
     "audio": ("preprocessor_config.json", "AutoFeatureExtractor"),
 }
 """Task → (file that a saved tokenizer or processor leaves, class that loads it)."""
+LABEL_ROWS = 12
+CLOSEST_PAIRS = 5
+NEIGHBOURS = 3
+TABLE_SETTINGS = (
+    *("preset", "space", "refresh_every", "warmup_steps", "memory", "offset", "reanchor", "follow_drift"),
+    *("learn_scale", "repel_weight", "initial_labels", "initial_head"),
+)
 
 
 def facts_of_model(model: PreTrainedModel, name: str) -> CardFacts:
@@ -161,3 +170,38 @@ def _task(config: Any, class_name: str) -> str:
     """Task of a stock class, or of one that only its name tells of, as someone's own."""
     named = next((task for task in ("image", "audio") if task in class_name.lower()), "text")
     return task_of_class(config, class_name) or named
+
+
+def label_facts(model: Any) -> LabelFacts:
+    """Facts about the label table of an LwAL model.
+
+    Args:
+        model: an `LwALPreTrainedModel`; its ``label_vectors`` are taken as they are.
+    """
+    table, config = model.label_table, model.config
+    names = list(config.label_names.values())
+    vectors, counts = table.label_vectors.detach().float().cpu(), table.counts.tolist()
+    seen = [index for index, count in enumerate(counts) if count > 0]
+    known = seen or list(range(len(names)))  # fixed label vectors count no rows
+    facts = LabelFacts(
+        total=len(names),
+        embedding_dim=vectors.shape[1],
+        scale=table.scale.item(),
+        unseen=[name for name, count in zip(names, counts, strict=True) if count == 0] if seen else [],
+        settings={name: getattr(config, name) for name in TABLE_SETTINGS},
+    )
+    if len(known) < 2 or not bool(vectors[known].isfinite().all()):
+        return facts
+    return _with_distances(facts, vectors[known].numpy(), [names[i] for i in known], [counts[i] for i in known])
+
+
+def _with_distances(facts: LabelFacts, vectors: Any, names: list[str], counts: list[int]) -> LabelFacts:
+    found = neighbourhood(vectors, max(NEIGHBOURS, CLOSEST_PAIRS))
+    nearest = found.of(names)
+    excerpt = np.unique(np.linspace(0, len(names) - 1, min(LABEL_ROWS, len(names))).round().astype(int)).tolist()
+    return replace(
+        facts,
+        mean_distance=found.mean,
+        rows=[(names[i], counts[i], nearest[i][:NEIGHBOURS]) for i in excerpt],
+        closest=[(names[one], names[other], far) for one, other, far in found.closest(CLOSEST_PAIRS)],
+    )

@@ -8,14 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .answers import answers, with_answers
 from .facts import CardFacts, given
-from .files import write_card
-from .found import on_the_hub
+from .files import on_the_hub, write_card
 from .gathering import facts_of_model, progress, versions
 from .metadata import hub_id
 from .provenance import hub_revision, hub_sources, sample_count
-from .samples import Reader, sample_rows
+from .samples import Reader, answers, sample_rows, with_answers
 from .training import settings_of, split_facts
 
 

@@ -2,40 +2,43 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import yaml
 from huggingface_hub import ModelCard, ModelCardData
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
+from jinja2 import Environment, StrictUndefined, Template
 
-from . import body, data, results, slots, usage
+from . import figures, slots
+from . import text as markdown
 from .facts import CardFacts
-from .metadata import card_metadata
+from .metadata import PIPELINES, TASK_NAMES, card_metadata, hub_id
 
-HINT = (
-    "<!-- Written by hf-lwal. What you write between the lines 'user text begins' and 'user text ends' stays "
-    "when the card is written anew, and so does what you add to the metadata above or change in it; the rest is "
-    "replaced. -->"
-)
 OF_THE_TRAINER = "generated automatically according to the information the Trainer had access to"
-SLOTS: dict[str, tuple[body.Section, ...]] = {
-    "introduction": (body.title, body.idea),
-    "intended use": (body.description, usage.usage),
-    "results": (results.results, body.label_table),
-    "limitations": (body.limits,),
-    "training": (
-        body.training,
-        data.data,
-        body.reproduce,
-        body.time_and_place,
-        body.hyperparameters,
-        body.emissions,
-        body.versions,
-    ),
-    "notes": (body.citation,),
+SLOTS = ("introduction", "intended use", "results", "limitations", "training", "notes")
+"""Those that every card has; others follow them."""
+CONSTANTS: dict[str, Any] = {
+    "PIPELINES": PIPELINES,
+    "TASK_NAMES": TASK_NAMES,
+    # What stands in the snippets where neither examples nor sample rows may be shown.
+    "EXAMPLES": {"text": "Replace me with your own text.", "image": "picture.png", "audio": "sound.wav"},
+    "CONTROLS": {
+        "one-hot": "a linear head with a random start, trained with one-hot labels",
+        "one-hot from class means": "the same head started from class means, as label vectors are: the honest control",
+        "LP-FT": "the same head started as a logistic regression on the frozen features",
+    },
+    "PICTURES": {
+        "dendrogram.png": "Hierarchy of the labels by average linkage: branches that meet further left are more alike",
+        "label_distances.png": "Distances between the labels, in the order of the hierarchy: blocks are groups",
+    },
+    "MANY_LABELS": 40,  # pictures of more are longer than a screen: they unfold, and a click shows them in full size
 }
-"""Each slot, in the order of the card, and the sections before it."""
+_LINE_END = "\udc0a"
+"""Stands for a line end that came from the facts or from people; no text that can be written holds it."""
 
 
 def render(facts: CardFacts, old: str = "", before: Mapping[str, Any] | None = None) -> str:
@@ -138,9 +141,49 @@ def written_by_people(text: str) -> str:
 
 
 def _body(facts: CardFacts, texts: Mapping[str, str]) -> str:
-    further = {name: text for name, text in texts.items() if name not in SLOTS}
-    parts = [HINT]
-    for name, sections in SLOTS.items():
-        parts += [*(section(facts) for section in sections), slots.slot(name, texts.get(name, ""))]
-    parts += [slots.slot(name, text) for name, text in further.items()]
-    return "\n\n".join(part for part in parts if part)
+    """The card below its metadata; of the empty lines only those from the template are run together."""
+    further = [name for name in texts if name not in SLOTS]
+    body = _template().render(facts=facts, further=further, slot=lambda name: slots.slot(name, texts.get(name, "")))
+    return re.sub(r"\n{3,}", "\n\n", body).strip("\n").replace(_LINE_END, "\n")
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+        finalize=lambda value: str(value).replace("\n", _LINE_END),
+    )
+    for module, names in {
+        markdown: ("code", "fenced", "literal", "millions", "percent", "plain", "thousands", "visible", "duration"),
+        figures: ("curve_table", "label_rows", "results_table", "samples_table", "statistics_table"),
+    }.items():
+        environment.filters |= {name: getattr(module, name) for name in names}
+    environment.filters |= {"heading": markdown.heading_text, "link": _link, "revision": _revision}
+    environment.filters |= {"dataset": _dataset, "inputs": _inputs}
+    environment.globals |= CONSTANTS
+    return environment.from_string((Path(__file__).parent / "card.md.jinja").read_text(encoding="utf-8"))
+
+
+def _link(name: str, folder: str = "", shown: str | None = None) -> str:
+    """A link to a repository on the Hub, or the name alone."""
+    shown = markdown.code(shown or name)
+    return f"[{shown}](https://huggingface.co/{folder}{name})" if hub_id(name) else shown
+
+
+def _revision(commit: str | None) -> str:
+    return f" at revision {markdown.code(commit[:12])}" if commit else ""
+
+
+def _dataset(facts: CardFacts) -> str:
+    """The data set as a link or a name; empty when it is not known."""
+    if hub_id(facts.dataset_id):
+        return _link(facts.dataset_id or "", "datasets/", facts.dataset_name)
+    return markdown.code(facts.dataset_name) if facts.dataset_name else ""
+
+
+def _inputs(facts: CardFacts) -> list[str]:
+    """Texts or names of files to ask the model, with answers first; empty where there are none to show."""
+    samples = [sample.input for sample in facts.samples if sample.input]
+    return [asked for asked, _, _ in facts.examples] or samples[:1]

@@ -87,14 +87,19 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-def bullets(facts: Sequence[tuple[str, str]]) -> str:
-    """A list of names in bold and what they are; empty ones are left out."""
-    return "\n".join(f"- **{name}:** {value}" for name, value in facts if value)
+def percent(value: float) -> str:
+    """A share in percent."""
+    return f"{100.0 * value:.1f} %"
 
 
-def details(summary: str, body: str) -> str:
-    """A block that opens when the reader clicks on it."""
-    return f"<details><summary>{summary}</summary>\n\n{body}\n\n</details>"
+def thousands(value: int) -> str:
+    """A number with commas."""
+    return f"{value:,}"
+
+
+def millions(size: int) -> str:
+    """A number of parameters."""
+    return thousands(size) if size < 10**6 else f"{size / 1e6:.1f} M"
 
 
 def duration(seconds: float) -> str:

@@ -73,9 +73,9 @@ class HubPushes(TrainerPart):
         # What a push says by itself must not replace a title that someone chose.
         args = self.trainer.args
         own_names = {Path(name).name for name in (args.output_dir, args.hub_model_id) if name}
-        told = {
-            name: value for name, value in said.items() if value and (name, value in own_names) != ("model_name", True)
-        }
+        told = {name: value for name, value in said.items() if value}
+        if told.get("model_name") in own_names:
+            del told["model_name"]
         self.said = {**self.said, **told, **({} if samples is None else {"samples": samples})}
         return self.said
 
