@@ -9,6 +9,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from ..modeling.tasks import TASKS
+
 logger = logging.getLogger(__name__)
 
 FACTS_FILE = "card_facts.json"
@@ -237,8 +239,7 @@ class CardFacts:
         return facts if facts.processor in (None, *PROCESSORS) else replace(facts, processor=None)
 
 
-TASKS = ("text", "image", "audio")
-PROCESSORS = ("AutoTokenizer", "AutoImageProcessor", "AutoFeatureExtractor")
+PROCESSORS = tuple(task.processor_class for task in TASKS.values())
 """Classes that a snippet may import."""
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..hierarchy.tree import neighbourhood
 from ..modeling.modeling_lwal import LwALPreTrainedModel
-from ..modeling.tasks import task_of_class
+from ..modeling.tasks import TASKS, task_of_class
 from .facts import CardFacts, LabelFacts, given, read_facts
 from .metadata import hub_id
 from .training import history_of, read_state, test_of, times_of
@@ -28,12 +28,6 @@ PACKAGES = {
     "Tokenizers": "tokenizers",
 }
 LONGEST_MODULES = 10_000
-FILES_OF_PARTS = {
-    "text": ("tokenizer_config.json", "AutoTokenizer"),
-    "image": ("preprocessor_config.json", "AutoImageProcessor"),
-    "audio": ("preprocessor_config.json", "AutoFeatureExtractor"),
-}
-"""Task → (file that a saved tokenizer or processor leaves, class that loads it)."""
 LABEL_ROWS = 12
 CLOSEST_PAIRS = 5
 NEIGHBOURS = 3
@@ -82,8 +76,9 @@ def facts_of_folder(folder: Path, **known: Any) -> tuple[CardFacts, PreTrainedMo
         raise ValueError(f"The folder {str(folder)!r} has no config.json: give one that holds a saved model.")
     model = _load(folder)
     own = facts_of_model(model, folder.resolve().name)
-    file, loader = FILES_OF_PARTS[own.task]
-    own = replace(own, processor=loader if (folder / file).is_file() else None, folder=own.name)
+    task = TASKS[own.task]
+    processor = task.processor_class if (folder / task.processor_file).is_file() else None
+    own = replace(own, processor=processor, folder=own.name)
     own = replace(own, base_model=None, tags=[])  # it was loaded from this folder
     before = read_facts(folder)
     if before is not None:
@@ -142,25 +137,17 @@ def _revision(config: Any) -> str | None:
 
 
 def _load(folder: Path) -> PreTrainedModel:
-    from transformers import AutoConfig, AutoModelForSequenceClassification
-    from transformers.models.auto.modeling_auto import (
-        AutoModelForAudioClassification,
-        AutoModelForImageClassification,
-    )
+    from transformers import AutoConfig
 
     from ..modeling.auto import AutoModelForLwALClassification
 
-    loaders = {
-        "text": AutoModelForSequenceClassification,
-        "image": AutoModelForImageClassification,
-        "audio": AutoModelForAudioClassification,
-    }
     try:
         config = AutoConfig.from_pretrained(folder)
         if config.model_type == "lwal":
             model: PreTrainedModel = AutoModelForLwALClassification.from_pretrained(folder)
             return model
-        return loaders[_task(config, next(iter(config.architectures or ()), ""))].from_pretrained(folder)
+        task = _task(config, next(iter(config.architectures or ()), ""))
+        return TASKS[task].stock.from_pretrained(folder)
     except (OSError, KeyError, ValueError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"The model in {str(folder)!r} could not be loaded: {reason}") from error

@@ -13,12 +13,11 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.repocard_data import eval_results_to_model_index
 from huggingface_hub.utils._validators import validate_repo_id
 
+from ..modeling.tasks import TASKS
 from .facts import CardFacts
 from .samples import FILE_NAME
 from .text import visible
 
-PIPELINES = {"text": "text-classification", "image": "image-classification", "audio": "audio-classification"}
-TASK_NAMES = {"text": "Text classification", "image": "Image classification", "audio": "Audio classification"}
 METRICS = {
     "accuracy": ("accuracy", "Accuracy"),
     "f1_macro": ("f1", "Macro-F1"),
@@ -71,7 +70,7 @@ def card_metadata(facts: CardFacts, old: Mapping[str, Any], before: Mapping[str,
         "language": [visible(code) for code in facts.language] or old.get("language"),
         "license": visible(facts.license) if facts.license else old.get("license"),
         "library_name": "peft" if facts.adapter else "transformers",
-        "pipeline_tag": PIPELINES[facts.task],
+        "pipeline_tag": TASKS[facts.task].pipeline,
         "tags": list(dict.fromkeys([*_tags(facts), *_as_list(old.get("tags"))])),
         "base_model": hub_id(facts.base_model) or _ids(old.get("base_model")),
         "datasets": [name for name in datasets if hub_id(name)] or None,
@@ -186,8 +185,8 @@ def _result(facts: CardFacts, name: str, value: float, split: str | None) -> Eva
     dataset = facts.dataset_name or facts.dataset_id
     metric, title = METRICS.get(name, (visible(name), visible(name)))
     return EvalResult(
-        task_type=PIPELINES[facts.task],
-        task_name=TASK_NAMES[facts.task],
+        task_type=TASKS[facts.task].pipeline,
+        task_name=TASKS[facts.task].title,
         dataset_type=hub_id(facts.dataset_id) or "unknown",  # the Hub wants a type and a name
         dataset_name=visible(dataset) if dataset else "Unknown",
         dataset_config=visible(facts.dataset_config) if facts.dataset_config else None,

@@ -13,17 +13,17 @@ from huggingface_hub import ModelCard, ModelCardData
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 from jinja2 import Environment, StrictUndefined, Template
 
+from ..modeling.tasks import TASKS
 from . import figures, slots
 from . import text as markdown
 from .facts import CardFacts
-from .metadata import PIPELINES, TASK_NAMES, card_metadata, hub_id
+from .metadata import card_metadata, hub_id
 
 OF_THE_TRAINER = "generated automatically according to the information the Trainer had access to"
 SLOTS = ("introduction", "intended use", "results", "limitations", "training", "notes")
 """Those that every card has; others follow them."""
 CONSTANTS: dict[str, Any] = {
-    "PIPELINES": PIPELINES,
-    "TASK_NAMES": TASK_NAMES,
+    "TASKS": TASKS,
     # What stands in the snippets where neither examples nor sample rows may be shown.
     "EXAMPLES": {"text": "Replace me with your own text.", "image": "picture.png", "audio": "sound.wav"},
     "CONTROLS": {

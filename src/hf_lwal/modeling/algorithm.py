@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from .distributed import all_reduce_sum
-from .functional import class_sums, common_drift, refreshed_label_vectors
+from .functional import centroids, class_sums, common_drift, refreshed_label_vectors
 from .label_rows import Head
 from .label_table import LabelTable
 
@@ -232,7 +232,7 @@ class RunningMeans(LabelUpdate):
         """
         counts = sums[:, -1]
         new = (~table.seen & (counts > 0)).unsqueeze(1)  # (C, 1)
-        means = sums[:, :-1] / counts.clamp(min=1.0).unsqueeze(1)
+        means = centroids(sums[:, :-1], counts)
         table.class_features.copy_(torch.where(new, means, table.class_features))
         table.counts.add_(torch.where(new.squeeze(1), counts, 0.0).round().long())
         return torch.where(new, 0.0, sums)

@@ -122,6 +122,16 @@ def class_sums(embeddings: Tensor, labels: Tensor, num_labels: int) -> tuple[Ten
     return sums[:num_labels], counts[:num_labels]
 
 
+def centroids(sums: Tensor, counts: Tensor) -> Tensor:
+    """Divide class sums by their counts: Eq. (1), the class centroid; zeros for a class without rows.
+
+    Args:
+        sums: (C, D) from `class_sums`.
+        counts: (C,).
+    """
+    return sums / counts.clamp(min=1.0).unsqueeze(1)
+
+
 def refreshed_label_vectors(
     means: Tensor, counts: Tensor, sums: Tensor, batch_counts: Tensor, memory: float
 ) -> Tensor:

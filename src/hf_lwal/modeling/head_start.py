@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from .distributed import broadcast_
-from .functional import IGNORE_INDEX, SQUARED_DISTANCE_FLOOR, class_sums, has_scatter, pairwise_distances
+from .functional import IGNORE_INDEX, SQUARED_DISTANCE_FLOOR, centroids, class_sums, has_scatter, pairwise_distances
 from .heads import is_plain_linear
 
 logger = logging.getLogger(__name__)
@@ -142,7 +142,7 @@ def _projection(
     """Weight (D, H), bias (D,), class means (C, H), and which classes (C,) have rows."""
     sums, counts = class_sums(features, labels, num_labels)
     seen = counts > 0
-    means = sums / counts.clamp(min=1.0).unsqueeze(1)
+    means = centroids(sums, counts)
     centre = means[seen].mean(dim=0)
     residuals, spread = _residuals(features, labels, num_labels)
     scaling = _inverse_root(residuals, share if has_scatter(residuals, spread) else 1.0)  # (H, H)
@@ -154,7 +154,7 @@ def _projection(
 def _residuals(features: Tensor, labels: Tensor, num_labels: int) -> tuple[Tensor, Tensor]:
     """Differences (N, H) of rows from the mean of their class, and from that of all rows."""
     sums, counts = class_sums(features, labels, num_labels)
-    return features - (sums / counts.clamp(min=1.0).unsqueeze(1))[labels], features - features.mean(dim=0)
+    return features - centroids(sums, counts)[labels], features - features.mean(dim=0)
 
 
 def _inverse_root(residuals: Tensor, share: float) -> Tensor:

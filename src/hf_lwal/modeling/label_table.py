@@ -12,6 +12,7 @@ from transformers import initialization as init
 from .distributed import broadcast_
 from .functional import (
     calibrated_scale,
+    centroids,
     class_sums,
     distances_of_differences,
     finite_rows,
@@ -211,7 +212,7 @@ class LabelTable(EditableRows):
         values, labels = finite_rows(values, labels)
         sums = self.sums_of(values, labels)
         rows = sums[:, -1]
-        vectors = self.through(head, sums[:, :-1] / rows.clamp(min=1.0).unsqueeze(1))
+        vectors = self.through(head, centroids(sums[:, :-1], rows))
         distances = pairwise_distances(self.through(head, values), vectors, labels)
         measured = without_names(labels, names)
         return calibrated_scale(distances, measured, rows, held_out=held_out, smoothed=smoothed)
@@ -228,7 +229,7 @@ class LabelTable(EditableRows):
         """
         sums = self.sums_of(*finite_rows(values, labels))
         rows = sums[:, -1]
-        self.class_features.copy_(sums[:, :-1] / rows.clamp(min=1.0).unsqueeze(1))
+        self.class_features.copy_(centroids(sums[:, :-1], rows))
         self.counts.copy_(rows.round().long())
         self.offset_bias.zero_()
         if keep_vectors:
@@ -257,7 +258,7 @@ class LabelTable(EditableRows):
         values, labels = finite_rows(values, labels)
         sums = self.sums_of(values, labels)
         rows = sums[:, -1:]
-        means = self.through(head, sums[:, :-1] / rows.clamp(min=1.0))
+        means = self.through(head, centroids(sums[:, :-1], rows.squeeze(1)))
         vectors = torch.where(rows > 0, means + self.offset_bias, self.label_vectors)
         if choose:
             embeddings = self.through(head, values)

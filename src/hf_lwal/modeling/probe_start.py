@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .functional import IGNORE_INDEX, calibrated_scale, class_sums, pairwise_distances
+from .functional import IGNORE_INDEX, calibrated_scale, centroids, class_sums, pairwise_distances
 from .head_start import FOLDS, _orthonormal_rows, fold_of, shrinkage
 
 logger = logging.getLogger(__name__)
@@ -261,7 +261,7 @@ class Folds:
         """Scaling (H, H), centre (H,) and class means (C, H) of some rows; classes without rows are at the centre."""
         sums, counts = class_sums(self.rows[rest], self.ids[rest], self.num_labels)
         seen = counts > 0
-        means = sums / counts.clamp(min=1.0).unsqueeze(1)
+        means = centroids(sums, counts)
         centre = means[seen].mean(dim=0)
         means = torch.where(seen.unsqueeze(1), means, centre)
         width = self.rows.shape[1]

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..modeling.configuration_lwal import start_of_head
-from ..modeling.functional import calibrated_scale, class_sums, pairwise_distances, without_names
+from ..modeling.functional import calibrated_scale, centroids, class_sums, pairwise_distances, without_names
 from ..modeling.head_start import class_mean_projection, held_out_distances, write_linear
 from ..modeling.heads import run_without_head
 from ..modeling.linear_fold import folded_linear
@@ -154,4 +154,4 @@ def fitted_head(
 def class_means(features: Tensor, labels: Tensor, num_labels: int) -> tuple[Tensor, Tensor]:
     """Class means (C, H) float64, zero without rows, and rows per class (C,)."""
     sums, counts = class_sums(features.double(), labels, num_labels)
-    return sums / counts.clamp(min=1.0).unsqueeze(1), counts
+    return centroids(sums, counts), counts
