@@ -266,7 +266,9 @@ class LwALTrainingArguments(TrainingArguments):
 
 
 CONFIG_FIELDS = tuple(
-    name for name in LwALConfig.__dataclass_fields__ if f"lwal_{name}" in LwALTrainingArguments.__dataclass_fields__
+    name
+    for name in LwALConfig.__dataclass_fields__
+    if f"lwal_{name}" in LwALTrainingArguments.__dataclass_fields__ and name != "preset"  # whose names are richer
 )
 """Fields of the model's configuration that training arguments may set."""
 
