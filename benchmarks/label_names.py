@@ -26,7 +26,7 @@ from hf_lwal.data.sources import stratified_indices
 from hf_lwal.functional import class_sums, pairwise_distances
 from hf_lwal.modeling.name_start import agreement, name_texts, with_names
 from hf_lwal.modeling.start import StartSamples
-from hf_lwal.objectives.one_hot import fitted_head
+from hf_lwal.objectives.one_hot import fit_head
 
 VARIANTS = ("without", "with", "shuffled")
 
@@ -40,7 +40,7 @@ def nearest_mean(samples: StartSamples, num_labels: int) -> Callable[[Tensor], T
 
 def after_start(samples: StartSamples, num_labels: int) -> Callable[[Tensor], Tensor]:
     """Function from features (N, H) to the nearest label vector (N,) of the default start."""
-    weight, bias, _ = fitted_head(samples.values, samples.labels, num_labels, names=samples.names)
+    weight, bias, _ = fit_head(samples.values, samples.labels, num_labels, names=samples.names)
     return lambda features: (features @ weight.T + bias).argmax(dim=1)
 
 

@@ -27,13 +27,13 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 
 from hf_lwal.bench.comparison import embedded_model_path, quiet
 from hf_lwal.bench.datasets import dataset_spec, load_data
-from hf_lwal.bench.frozen_regression import fitted_regression
+from hf_lwal.bench.frozen_regression import fit_regression
 from hf_lwal.data.sources import stratified_indices
 from hf_lwal.functional import class_sums, pairwise_distances
 from hf_lwal.modeling.configuration_pooled import config_with_pooling
 from hf_lwal.modeling.head_start import class_mean_projection
 from hf_lwal.modeling.heads import run_without_head
-from hf_lwal.modeling.probe_start import fitted_start
+from hf_lwal.modeling.probe_start import fit_start
 
 POOLINGS = {"first token": "model", "mean": "auto"}
 
@@ -83,7 +83,7 @@ def measured(
     head = class_mean_projection(features, labels, num_labels, dim)
     plain = nearest(features, labels, test, head, torch.zeros(num_labels, dim))
     middle = time.perf_counter()
-    fitted = fitted_start(features, labels, num_labels, dim)
+    fitted = fit_start(features, labels, num_labels, dim)
     ended = time.perf_counter()
     probe = plain if fitted is None else nearest(features, labels, test, fitted[:2], fitted.offset)
 
@@ -98,7 +98,7 @@ def measured(
         "seconds": {"whitened": round(middle - began, 2), "probe": round(ended - middle, 2)},
     }
     if with_regression:
-        regression = fitted_regression(features, labels, num_labels)
+        regression = fit_regression(features, labels, num_labels)
         found |= {"regression": round(100 * regression.accuracy(test, truth), 2), "strength": regression.strength}
         found["seconds"]["regression"] = round(regression.seconds, 2)
     return found

@@ -12,9 +12,9 @@ from transformers import AutoModelForSequenceClassification
 
 from hf_lwal import LwALTrainer
 from hf_lwal.bench.datasets import load_data
-from hf_lwal.bench.frozen_regression import INVERSE_STRENGTHS, RegressionStart, fitted_regression
+from hf_lwal.bench.frozen_regression import INVERSE_STRENGTHS, RegressionStart, fit_regression
 from hf_lwal.bench.grid import Grid
-from hf_lwal.bench.methods import named_method
+from hf_lwal.bench.methods import parse_method
 from hf_lwal.bench.models import MODELS
 from hf_lwal.bench.results import read_lines
 from hf_lwal.bench.runner import run_grid
@@ -35,7 +35,7 @@ def test_the_regression_is_that_of_scikit_learn_whatever_the_size_of_the_feature
     labels = torch.arange(num_labels).repeat_interleave(30)
     features = torch.randn(num_labels, 12, generator=generator)[labels]
     features = features + torch.randn(features.shape, generator=generator)
-    found = fitted_regression(size * features + shift, labels, num_labels)
+    found = fit_regression(size * features + shift, labels, num_labels)
     centred = features - features.mean(0)
     scaled = centred / centred.square().sum(1).mean().sqrt()
     reference = LogisticRegression(C=found.strength, max_iter=2000).fit(scaled.double(), labels)
@@ -49,7 +49,7 @@ def test_labels_without_rows_come_last_and_rows_without_label_do_not_count():
     features, labels = torch.eye(4).repeat(5, 1), torch.arange(4).repeat(5)
     labels[labels == 3] = 5
     labels[0] = -100
-    found = fitted_regression(features, labels, 7)
+    found = fit_regression(features, labels, 7)
     predicted = (features @ found.weight.T + found.bias).argmax(1)
     assert set(predicted.tolist()) == {0, 1, 2, 5}
     assert found.weight[[3, 4, 6]].eq(0).all()
@@ -67,7 +67,7 @@ def test_fine_tuning_starts_as_the_regression_and_leaves_it(tmp_path):
     with torch.no_grad():
         features = run_without_head(trainer.model.eval(), "classifier", inputs).logits
         logits = trainer.model(**inputs).logits
-    found = fitted_regression(features, labels, 5)
+    found = fit_regression(features, labels, 5)
     torch.testing.assert_close(logits, features @ found.weight.T + found.bias, rtol=0, atol=0.05)
     (start,) = (entry for entry in trainer.state.log_history if "start_strength" in entry)
     assert start["start_samples"] == 60
@@ -76,7 +76,7 @@ def test_fine_tuning_starts_as_the_regression_and_leaves_it(tmp_path):
 
 @pytest.mark.parametrize("name", ["frozen_regression", "lp_ft", "one_hot_probe", "default_probe"])
 def test_the_controls_have_names(name):
-    assert named_method(name)["name"] == name
+    assert parse_method(name)["name"] == name
 
 
 def test_few_rows_of_every_label_are_drawn_anew_by_every_seed():

@@ -7,7 +7,7 @@ import pytest
 
 from hf_lwal.bench.datasets import DATASETS
 from hf_lwal.bench.grid import PRESETS, Grid, batch_rows, load_grids, select, unique_cells
-from hf_lwal.bench.methods import METHODS, named_method
+from hf_lwal.bench.methods import METHODS, parse_method
 from hf_lwal.bench.models import MODELS
 from hf_lwal.bench.results import MEASURED, plan_path, read_lines, read_plan
 from hf_lwal.bench.runner import pending_cells
@@ -145,9 +145,9 @@ def test_a_selection_finds_a_model_under_either_of_its_names():
 
 
 def test_methods_of_ones_own():
-    mine = named_method({"name": "mine", "like": "default", "lwal_memory": 10})
+    mine = parse_method({"name": "mine", "like": "default", "lwal_memory": 10})
     assert mine == {"name": "mine", "lwal_preset": "default", "lwal_memory": 10}
-    assert named_method("one_hot") == {"name": "one_hot", "label_method": "one_hot"}
+    assert parse_method("one_hot") == {"name": "one_hot", "label_method": "one_hot"}
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_methods_of_ones_own():
 )
 def test_methods_that_make_no_sense(method, message):
     with pytest.raises(CommandError, match=message.replace("?", r"\?")):
-        named_method(method)
+        parse_method(method)
 
 
 @pytest.mark.parametrize(

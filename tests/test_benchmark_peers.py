@@ -11,7 +11,7 @@ from tiny_models import tiny_config
 
 from hf_lwal.bench import peers
 from hf_lwal.bench.grid import Grid
-from hf_lwal.bench.methods import named_method
+from hf_lwal.bench.methods import parse_method
 from hf_lwal.bench.models import MODELS
 from hf_lwal.bench.results import finished_keys, read_lines
 from hf_lwal.bench.runner import run_grid
@@ -125,7 +125,7 @@ def test_what_it_cannot_do_is_refused_before_anything_runs(data_root, change, sa
 
 def test_label_vectors_that_it_does_not_have_are_not_waited_for():
     """With --structure every call trained it again."""
-    lines = [{"key": method["name"], "settings": {"method": method}} for method in map(named_method, GRID.methods)]
+    lines = [{"key": method["name"], "settings": {"method": method}} for method in map(parse_method, GRID.methods)]
     assert finished_keys(lines, structure=True) == {"setfit", "setfit_tuned"}
 
 

@@ -16,8 +16,10 @@ import hf_lwal
 from hf_lwal import LwALConfig, LwALTrainingArguments
 from hf_lwal.bench.grid import load_grids
 from hf_lwal.cli.main import build_parser
+from hf_lwal.modeling.label_tracking import TRAINER_FOLLOWS
 from hf_lwal.objectives import build_objective
 from hf_lwal.settings.presets import PRESETS, preset
+from hf_lwal.settings.training_args import CONFIG_FIELDS
 
 PROJECT = Path(__file__).parents[1]
 DOCS = PROJECT / "docs"
@@ -107,6 +109,19 @@ def test_what_the_default_preset_changes_is_what_the_page_says():
     changed = {name: values for name, values in changed.items() if values[0] != values[1]}
     rows = table_rows(section("paper_to_code.md", "What the default preset changes"))
     assert {row[0].strip("`"): (row[1].strip("`"), row[2].strip("`")) for row in rows} == changed
+
+
+@pytest.mark.parametrize("name", CONFIG_FIELDS)
+def test_help_states_what_the_presets_set(name):
+    """A default that was changed in one place only would be told wrongly in the other."""
+
+    def said(value):
+        return str(value).lower() if isinstance(value, (bool, str)) else f"{value:g}"
+
+    default, paper = (preset(one).get(name, getattr(LwALConfig, name)) for one in ("default", "paper"))
+    default = TRAINER_FOLLOWS if name == "follow_drift" else default
+    help_text = LwALTrainingArguments.__dataclass_fields__[f"lwal_{name}"].metadata["help"]
+    assert f"default {said(default)}, paper {said(paper)}" in help_text
 
 
 def test_the_commands_of_the_paper_page_cover_its_experiments():

@@ -22,7 +22,7 @@ from transformers.dynamic_module_utils import get_relative_import_files
 
 from hf_lwal.modeling import export, modeling_lwal
 from hf_lwal.modeling.export import fold_with_report
-from hf_lwal.modeling.linear_fold import fitted_temperature, folded_linear
+from hf_lwal.modeling.linear_fold import fit_temperature, folded_linear
 from hf_lwal.modeling.probes import on_device, random_batches
 from hf_lwal.modeling.tasks import TASKS
 
@@ -81,14 +81,14 @@ def test_temperature_is_the_best_one():
     """Checked against scipy's minimiser, and against data that a temperature made."""
     generator = torch.Generator().manual_seed(0)
     values = 3.0 * torch.randn(200, 6, generator=generator, dtype=torch.float64)
-    assert fitted_temperature(values, (values / 0.2).log_softmax(1)) == pytest.approx(0.2, rel=1e-9)
+    assert fit_temperature(values, (values / 0.2).log_softmax(1)) == pytest.approx(0.2, rel=1e-9)
     wanted = (-7.0 * (values.amax(1, keepdim=True) + 1.0 - values).sqrt()).log_softmax(1)
 
     def cross_entropy(log_temperature):
         return float(-(wanted.exp() * (values / np.exp(log_temperature)).log_softmax(1)).sum(1).mean())
 
     best = np.exp(minimize_scalar(cross_entropy, bounds=(-5, 5), method="bounded", options={"xatol": 1e-9}).x)
-    assert fitted_temperature(values, wanted) == pytest.approx(best, rel=1e-5)
+    assert fit_temperature(values, wanted) == pytest.approx(best, rel=1e-5)
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -16,13 +16,13 @@ from hf_lwal.modeling.head_start import held_out_distances
 from hf_lwal.modeling.name_start import (
     agreement,
     check_descriptions,
-    checked_label_names,
+    check_label_names,
     in_words,
     is_generic,
     name_texts,
     with_names,
 )
-from hf_lwal.modeling.probe_start import fitted_start
+from hf_lwal.modeling.probe_start import fit_start
 from hf_lwal.modeling.start import StartSamples
 from hf_lwal.objectives.one_hot import nearest_mean_head
 
@@ -136,7 +136,7 @@ def test_names_stand_for_no_new_row():
     held_out = held_out_distances(*found[:2], C, H, names=found.names)
     assert held_out[-C:].isinf().all()
     assert held_out[:-C].isfinite().all()
-    fitted = fitted_start(*found[:2], C, H, names=found.names)
+    fitted = fit_start(*found[:2], C, H, names=found.names)
     assert fitted is None or fitted.held_out[-C:].isinf().all()
     samples, _ = clusters(15)
     wrong = samples.values[:C].roll(1, 0)  # next to another class
@@ -317,7 +317,7 @@ def test_settings_that_make_no_sense(tmp_path, value, message):
 
 
 def test_descriptions_of_unknown_labels_are_named(tmp_path, words):
-    setting = checked_label_names('{"key1": "one", "kye2": "two"}')
+    setting = check_label_names('{"key1": "one", "kye2": "two"}')
     with pytest.raises(ValueError, match="describes 'kye2', but the model has no such label"):
         check_descriptions(setting, {0: "key1", 1: "key2"}, "text")
     args = arguments(tmp_path, max_steps=1, lwal_label_names=setting)

@@ -41,7 +41,7 @@ from hf_lwal.objectives import (
 from hf_lwal.objectives.label_embed import eigen_embedding
 from hf_lwal.objectives.label_smoothing import label_smoothing_loss
 from hf_lwal.objectives.lwr import retrospection_weight
-from hf_lwal.objectives.static_label import fitted
+from hf_lwal.objectives.static_label import fit_to_dimension
 from hf_lwal.settings.presets import PRESETS
 
 # -- formulas -------------------------------------------------------------------------------------------------------
@@ -340,9 +340,11 @@ def test_eigen_embedding_reproduces_similarities():
 def test_fitted_label_vectors_keep_their_distances(width, dim):
     """A projection that loses distances between labels loses what static labels are for."""
     vectors = torch.randn(6, width, generator=torch.Generator().manual_seed(0))
-    assert fitted(vectors, dim).shape == (6, dim)
+    assert fit_to_dimension(vectors, dim).shape == (6, dim)
     assert torch.allclose(
-        torch.cdist(fitted(vectors, dim), fitted(vectors, dim)), torch.cdist(vectors, vectors), atol=1e-4
+        torch.cdist(fit_to_dimension(vectors, dim), fit_to_dimension(vectors, dim)),
+        torch.cdist(vectors, vectors),
+        atol=1e-4,
     )
 
 

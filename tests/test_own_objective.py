@@ -7,7 +7,7 @@ import pytest
 from objectives_worker import build, rows_of
 
 from hf_lwal import LwALTrainer, LwALTrainingArguments
-from hf_lwal.bench.methods import named_method
+from hf_lwal.bench.methods import parse_method
 from hf_lwal.errors import CommandError
 from hf_lwal.objectives import MaxEntropy, Objective, build_objective
 from hf_lwal.objectives.own import own_objective
@@ -33,7 +33,7 @@ def test_a_method_of_ones_own_is_found_by_its_name(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     objective = build_objective(LwALTrainingArguments("out", label_method="methods_of_mine:Mine").resolve_lwal())
     assert type(objective).__name__ == "Mine"
-    assert named_method("methods_of_mine:Mine")["label_method"] == "methods_of_mine:Mine"
+    assert parse_method("methods_of_mine:Mine")["label_method"] == "methods_of_mine:Mine"
     trainer = LwALTrainer(
         build("bert"),
         LwALTrainingArguments(str(tmp_path), label_method=f"{__name__}:Mine", max_steps=1, use_cpu=True),
@@ -58,4 +58,4 @@ def test_a_name_that_is_no_method_is_refused(name, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         own_objective(name)
     with pytest.raises(CommandError, match=re.escape(message)):
-        named_method(name)
+        parse_method(name)

@@ -9,7 +9,7 @@ from datasets import Dataset
 from PIL import Image
 
 from hf_lwal.bench.rows import _array
-from hf_lwal.cli.train_data import load_rows, ready
+from hf_lwal.cli.train_data import load_rows, prepare_rows
 from hf_lwal.errors import CommandError
 from hf_lwal.modeling.pictures import read_picture, rgb
 
@@ -244,6 +244,6 @@ def test_training_reads_what_prediction_reads(tmp_path):
             (tmp_path / label).mkdir(exist_ok=True)
             Image.fromarray(np.rint(top * RAMP).astype(np.uint16)).save(tmp_path / label / f"{number}.png")
     rows = load_rows(str(tmp_path))
-    seen = ready(rows.train, rows, Processor(), None)[0]
+    seen = prepare_rows(rows.train, rows, Processor(), None)[0]
     path = tmp_path / rows.names[seen["label"]] / "0.png"
     assert (np.asarray(seen["pixel_values"]) == np.asarray(read_picture(path))).all()

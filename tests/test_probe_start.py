@@ -11,9 +11,9 @@ from trajectory import arguments
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer
 from hf_lwal.modeling.head_start import class_mean_projection
-from hf_lwal.modeling.probe_start import FittedStart, fit, fitted_start
+from hf_lwal.modeling.probe_start import FittedStart, fit, fit_start
 from hf_lwal.modeling.start import StartSamples
-from hf_lwal.objectives.one_hot import fitted_head, nearest_mean_head
+from hf_lwal.objectives.one_hot import fit_head, nearest_mean_head
 
 
 def rows_of(per_class, num_labels=6, width=24, noise=1.0, seed=0, spread=1.0):
@@ -40,7 +40,7 @@ def test_it_predicts_new_rows_better_than_the_class_means_and_no_worse_than_a_re
 
     features, labels = rows_of(per_class, spread=spread)
     queries, truth = rows_of(300, seed=1, spread=spread)
-    found = fitted_start(features, labels, 6, 12)
+    found = fit_start(features, labels, 6, 12)
     accuracy = (predicted(found, features, labels, queries) == truth).double().mean()
     scaled = features / features.std()
     regression = max(
@@ -77,7 +77,7 @@ def test_held_out_distances_know_nothing_of_their_own_rows():
     """Distances of rows that were fitted make the scale far too steep: here labels are noise, and nothing helps."""
     generator = torch.Generator().manual_seed(3)
     features, labels = torch.randn(200, 24, generator=generator), torch.randint(5, (200,), generator=generator)
-    found = fitted_start(features, labels, 5, 8)
+    found = fit_start(features, labels, 5, 8)
     assert found is None or found.accuracy < 0.35
 
 
@@ -91,16 +91,16 @@ def test_wrong_labels_ask_for_more_weight_decay_or_for_no_fit():
     weight, bias = class_mean_projection(features, given, 6, 12)
     means = torch.stack([features[given == label].double().mean(0) for label in range(6)])
     plain = torch.cdist(queries.double() @ weight.T + bias, means @ weight.T + bias).argmin(1)
-    found = fitted_start(features, given, 6, 12)
+    found = fit_start(features, given, 6, 12)
     after = plain if found is None else predicted(found, features, given, queries)
     assert (after == truth).double().mean() > (plain == truth).double().mean() - 0.02
 
 
 def test_rows_without_label_and_labels_without_rows_change_nothing():
     features, labels = rows_of(10)
-    expected = fitted_start(features, labels, 6, 12)
+    expected = fit_start(features, labels, 6, 12)
     more = torch.cat([features, torch.full((3, 24), torch.nan)])
-    found = fitted_start(more, torch.cat([2 * labels, torch.full((3,), -100)]), 12, 12)
+    found = fit_start(more, torch.cat([2 * labels, torch.full((3,), -100)]), 12, 12)
     torch.testing.assert_close(found.weight, expected.weight)
     torch.testing.assert_close(found.offset[::2], expected.offset)
     assert found.offset[1::2].eq(0).all()
@@ -129,7 +129,7 @@ def test_it_steps_down_with_one_line_in_the_log(case, reason, caplog):
     else:
         features, labels = features[::8], labels[::8]
     with caplog.at_level(logging.INFO, "hf_lwal.modeling.probe_start"):
-        assert fitted_start(features, labels, 6, 12) is None
+        assert fit_start(features, labels, 6, 12) is None
     assert len(caplog.records) == 1
     assert reason in caplog.text
 
@@ -138,7 +138,7 @@ def test_it_steps_down_with_one_line_in_the_log(case, reason, caplog):
 def test_few_rows_per_class_and_constant_features_stay_finite(per_class):
     features, labels = rows_of(per_class, noise=0.1)
     for values in (features, torch.ones_like(features)):
-        found = fitted_start(values, labels, 6, 12)
+        found = fit_start(values, labels, 6, 12)
         assert found is None or all(part.isfinite().all() for part in found[:3])
 
 
@@ -147,9 +147,9 @@ def test_the_callers_random_stream_and_gradients_stay_as_they_are():
     torch.manual_seed(5)
     state = torch.get_rng_state()
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
-        inside = fitted_start(features, labels, 6, 12)
+        inside = fit_start(features, labels, 6, 12)
     assert torch.equal(state, torch.get_rng_state())
-    torch.testing.assert_close(inside.weight, fitted_start(features, labels, 6, 12).weight)
+    torch.testing.assert_close(inside.weight, fit_start(features, labels, 6, 12).weight)
 
 
 @pytest.mark.parametrize("rate", [None, 1e-5])
@@ -160,7 +160,7 @@ def test_a_model_starts_with_the_label_vectors_that_were_fitted(rate):
     model = AutoModelForLwALClassification.from_config(tiny_config("bert", num_labels=6), embedding_dim=12).eval()
     model.config.initial_head = "probe"
     model.start_from(StartSamples(features, labels, 0.0), learning_rate=rate)
-    found = fitted_start(features, labels, 6, 12)
+    found = fit_start(features, labels, 6, 12)
     with torch.no_grad():
         logits = model.label_table(model.head_module(queries))
     assert (logits.argmax(1) == predicted(found, features, labels, queries)).double().mean() > 0.99
@@ -181,12 +181,12 @@ def test_one_hot_gets_the_same_start():
     """A control with another start would compare starts, not methods."""
     features, labels = rows_of(8)
     queries, _ = rows_of(200, seed=1)
-    weight, bias, scale = fitted_head(features, labels, 6)
-    expected = predicted(fitted_start(features, labels, 6, 24), features, labels, queries)
+    weight, bias, scale = fit_head(features, labels, 6)
+    expected = predicted(fit_start(features, labels, 6, 24), features, labels, queries)
     assert torch.equal((queries @ weight.T + bias).argmax(1), expected)
     assert scale > 0
     singletons = features[::8], labels[::8], 6
-    for mine, plain in zip(fitted_head(*singletons), nearest_mean_head(*singletons, whiten=True), strict=True):
+    for mine, plain in zip(fit_head(*singletons), nearest_mean_head(*singletons, whiten=True), strict=True):
         assert torch.equal(torch.as_tensor(mine), torch.as_tensor(plain))
 
 

@@ -12,7 +12,7 @@ from test_predict_command import sound
 from transformers import AutoModelForAudioClassification, Wav2Vec2FeatureExtractor, set_seed
 
 from hf_lwal.cli.main import main
-from hf_lwal.cli.train_data import load_rows, ready
+from hf_lwal.cli.train_data import load_rows, prepare_rows
 from hf_lwal.modeling.sounds import read_sound
 
 RATE = 4_000
@@ -86,7 +86,7 @@ def test_folders_of_sounds_are_read(sounds):
     rows = load_rows(str(sounds))
     assert (rows.names, rows.columns.kind) == (["high", "low"], "audio")
     assert "1 sound of split 'train' cannot be read and is left out: " in rows.notes[0]
-    seen = ready(rows.train, rows, Wav2Vec2FeatureExtractor(sampling_rate=RATE), None)[0]
+    seen = prepare_rows(rows.train, rows, Wav2Vec2FeatureExtractor(sampling_rate=RATE), None)[0]
     assert len(seen["input_values"]) == pytest.approx(RATE * 0.2, abs=2), "at the model's rate"
 
 

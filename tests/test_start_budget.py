@@ -18,7 +18,7 @@ from hf_lwal.data.start_budget import batches_by_length, rows_per_class_within
 from hf_lwal.functional import calibrated_scale
 from hf_lwal.modeling import probe_start as module
 from hf_lwal.modeling.head_start import class_mean_projection
-from hf_lwal.modeling.probe_start import fitted_start, prompt_rows
+from hf_lwal.modeling.probe_start import fit_start, prompt_rows
 
 
 def unpadded(num_labels, rows):
@@ -137,9 +137,9 @@ def test_rows_without_tokens_stay_in_their_order():
 def test_of_many_rows_one_part_is_held_out(monkeypatch):
     """The scale must come from rows that were not fitted: those of other parts would make it far too steep."""
     features, labels = rows_of(40)
-    every = fitted_start(features, labels, 6, 12)
+    every = fit_start(features, labels, 6, 12)
     monkeypatch.setattr(module, "ROWS_OF_ALL_FOLDS", 100)
-    one = fitted_start(features, labels, 6, 12)
+    one = fit_start(features, labels, 6, 12)
     measured = one.held_out.isfinite().all(dim=1)
     assert measured.sum() == len(labels) / 4
     assert abs(one.accuracy - every.accuracy) < 0.1
@@ -155,7 +155,7 @@ def test_the_fit_lowers_the_loss_on_new_rows(caplog):
     queries, truth = rows_of(200, seed=1)
     means = torch.stack([features[labels == label].double().mean(0) for label in range(6)])
     with caplog.at_level(logging.INFO, "hf_lwal.modeling.probe_start"):
-        found = fitted_start(features, labels, 6, 12)
+        found = fit_start(features, labels, 6, 12)
 
     def loss(weight, bias, offset):
         distances = torch.cdist(queries.double() @ weight.T + bias, means @ weight.T + bias + offset)

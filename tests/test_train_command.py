@@ -22,7 +22,7 @@ from transformers import AutoModelForSequenceClassification, BertForSequenceClas
 from hf_lwal import AutoModelForLwALClassification
 from hf_lwal.cli.main import build_parser, main
 from hf_lwal.cli.train import build_trainer, control_values, default_output
-from hf_lwal.cli.train_data import choose_columns, load_rows, ready, validation_indices
+from hf_lwal.cli.train_data import choose_columns, load_rows, prepare_rows, validation_indices
 from hf_lwal.cli.train_flags import build_arguments, training_values
 from hf_lwal.cli.train_model import Job, choose_start
 from hf_lwal.data import load_embedded
@@ -280,7 +280,7 @@ def test_sentence_pairs_are_read_as_pairs(tmp_path, tokenizer):
     Dataset.from_dict(pairs).to_json(tmp_path / "pairs.jsonl")
     rows = load_rows(str(tmp_path / "pairs.jsonl"))
     assert (rows.columns.input, rows.second) == ("premise", "hypothesis")
-    ids = {tuple(entry) for entry in ready(rows.train, rows, tokenizer, None)["input_ids"][:]}
+    ids = {tuple(entry) for entry in prepare_rows(rows.train, rows, tokenizer, None)["input_ids"][:]}
     assert ids == {
         tuple(tokenizer("key1 word1", "key3")["input_ids"]),
         tuple(tokenizer("key2", "key3 word2")["input_ids"]),

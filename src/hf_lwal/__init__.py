@@ -67,7 +67,7 @@ _MOVED = {
     "training": "best_model callbacks checkpoints exact_accumulation folder_lock "
     "label_log own_loss own_optimizer repooling sharding trainer",
 }
-"""Folder → modules that lay beside it, one level up, in releases before 0.2."""
+"""Folder → modules that lay beside it, one level up, before the package had folders; the old names go in 0.3."""
 
 
 def __getattr__(name: str) -> Any:
@@ -95,7 +95,7 @@ class _FindMoved(MetaPathFinder, Loader):
         name = spec.name.partition(".")[2]
         folder = f"{__name__}.{self._folders[name]}"
         now = folder if name in ("benchmark", "commands") else f"{folder}.{name}"
-        warnings.warn(f"{spec.name} is now {now}, and will be gone in 0.2.", FutureWarning, stacklevel=2)
+        warnings.warn(f"{spec.name} is now {now}, and the old name goes in 0.3.", FutureWarning, stacklevel=2)
         module = import_module(now)
         self._spec = module.__spec__
         return module

@@ -39,7 +39,7 @@ METHODS: dict[str, dict[str, Any]] = {
     LP_FT: {"label_method": "one_hot", "head_start": "regression", "lwal_init_samples": 100},
     "LwAL": {"label_method": "lwal", "lwal_init_samples": 100},
 }
-"""What is trained for a column of the table, as `methods.named_method` spells it out; starts read the same samples."""
+"""What is trained for a column of the table, as `methods.parse_method` spells it out; starts read the same samples."""
 
 EVALUATIONS = 5
 """Evaluations during training, besides the one before the first step."""

@@ -45,7 +45,7 @@ class Regression(NamedTuple):
         return float(((features.float() @ self.weight.T + self.bias).argmax(dim=1) == labels).double().mean())
 
 
-def fitted_regression(
+def fit_regression(
     features: Tensor, labels: Tensor, num_labels: int, strengths: Iterable[float] = INVERSE_STRENGTHS
 ) -> Regression:
     """Fit a logistic regression whose strength of regularisation has the best accuracy in cross-validation.
@@ -107,6 +107,6 @@ class RegressionStart(OneHot):
         self, model: PreTrainedModel, samples: StartSamples, learning_rate: float | None = None
     ) -> dict[str, float]:
         """Overwrite the head by the regression on the start rows."""
-        found = fitted_regression(*samples[:2], model.config.num_labels)
+        found = fit_regression(*samples[:2], model.config.num_labels)
         write_linear(model.get_submodule(stock_head(model).name), found.weight, found.bias)
         return {"start_strength": found.strength}

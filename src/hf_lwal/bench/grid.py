@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import CommandError
 from .datasets import dataset_spec, source_of
-from .methods import HEADS, PEERS, named_method
+from .methods import HEADS, PEERS, parse_method
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adamw_torch": {"optim": "adamw_torch", "lr_scheduler_type": "linear"},
@@ -120,7 +120,7 @@ class Grid:
     def cells(self, data_root: str | None = None) -> list[Cell]:
         """All combinations, the seeds running slowest, so that a first picture of everything comes early."""
         self.check()
-        methods = [named_method(method) for method in self.methods]
+        methods = [parse_method(method) for method in self.methods]
         sources = {name: source_of(name, data_root) for name in self.datasets}
         shared = {name: getattr(self, name) for name in (entry.name for entry in fields(Cell)) if hasattr(self, name)}
         return [
@@ -156,9 +156,9 @@ class Grid:
         _check_numbers(self)
         for dataset, model in itertools.product(self.datasets, self.models):
             _check_pair(dataset, model)
-        for method, model in itertools.product(map(named_method, self.methods), self.models):
+        for method, model in itertools.product(map(parse_method, self.methods), self.models):
             if "peer" in method:
-                checked_encoder(method, model, self.steps, self.from_config)
+                check_encoder(method, model, self.steps, self.from_config)
 
 
 def _check_numbers(grid: Grid) -> None:
@@ -191,7 +191,7 @@ def _check_pair(dataset: str, model: str) -> None:
         )
 
 
-def checked_encoder(method: Mapping[str, Any], model: str, steps: int | None, from_config: bool) -> Callable[[], str]:
+def check_encoder(method: Mapping[str, Any], model: str, steps: int | None, from_config: bool) -> Callable[[], str]:
     """What gives the folder or name of the sentence encoder that a peer trains.
 
     Args:

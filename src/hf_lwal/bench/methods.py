@@ -56,7 +56,7 @@ REFERENCE = "one_hot"
 """The method whose best accuracy the others are timed against."""
 
 
-def named_method(method: str | Mapping[str, Any]) -> dict[str, Any]:
+def parse_method(method: str | Mapping[str, Any]) -> dict[str, Any]:
     """Spell a method out.
 
     Args:
@@ -68,7 +68,7 @@ def named_method(method: str | Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         CommandError: unknown method or field, or a value that makes no sense.
 
-    >>> named_method({"name": "mine", "like": "default", "lwal_memory": 10})
+    >>> parse_method({"name": "mine", "like": "default", "lwal_memory": 10})
     {'name': 'mine', 'lwal_preset': 'default', 'lwal_memory': 10}
     """
     given = {"name": method} if isinstance(method, str) else dict(method)

@@ -23,8 +23,8 @@ from torch import Tensor
 from ..errors import CommandError
 from ..metrics.running_time import Times
 from .datasets import dataset_spec, load_data
-from .frozen_regression import fitted_regression
-from .grid import Cell, batch_rows, checked_encoder
+from .frozen_regression import fit_regression
+from .grid import Cell, batch_rows, check_encoder
 from .methods import HEADS
 
 MOST_SAMPLES = 2
@@ -73,7 +73,7 @@ def run_peer(cell: Cell, data_root: str | None, on_accuracy: Callable[[int, floa
     Raises:
         CommandError: the library is missing, or cannot train this cell.
     """
-    encoder = checked_encoder(cell.method, cell.model, cell.steps, cell.from_config)
+    encoder = check_encoder(cell.method, cell.model, cell.steps, cell.from_config)
     kind = cell.method.get("peer_head", HEADS[0])
     if find_spec("setfit") is None:
         raise CommandError('SetFit is not installed: pip install "hf-lwal[peers]".')
@@ -112,7 +112,7 @@ def _predicted(
     if kind == HEADS[0]:
         head = LogisticRegression().fit(vectors[0].numpy(), labels.numpy())
         return torch.as_tensor(head.predict(vectors[1].numpy())), None
-    found = fitted_regression(vectors[0], labels, num_labels)
+    found = fit_regression(vectors[0], labels, num_labels)
     return (vectors[1].float() @ found.weight.T + found.bias).argmax(dim=1), found.strength
 
 

@@ -34,7 +34,7 @@ def script(parser: Parser, shell: str) -> str:
         import shtab
     except ImportError as error:
         raise CommandError('Completion needs shtab: pip install "hf-lwal[completion]".') from error
-    values = known_values()
+    values = list_values()
     for action in parser.every_action():
         if action.dest in TAKE_FILES:
             action.complete = shtab.FILE  # type: ignore[attr-defined]
@@ -46,7 +46,7 @@ def script(parser: Parser, shell: str) -> str:
     return str(shtab.complete(parser, shell))
 
 
-def known_values() -> dict[str, tuple[str, ...]]:
+def list_values() -> dict[str, tuple[str, ...]]:
     """Values that options know besides others, such as names of methods."""
     from ..bench.grid import OPTIMIZERS
     from ..bench.grid import PRESETS as GRIDS

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..data.columns import ID_COLUMNS, LABEL_COLUMNS, TEXT_COLUMNS, named, pair_columns
-from ..data.media import WORDS, cell_name, kind_of, media_files, reader_of, resolved, undecoded, with_media
+from ..data.media import WORDS, cell_name, kind_of, media_files, reader_of, resolve_path, undecoded, with_media
 from ..data.tables import FILES, Tell, decoded, ending, lines_of, read_table, read_text
 from ..errors import CommandError
 
@@ -138,7 +138,7 @@ def _lines(text: str, name: str) -> list[Input]:
 def _listed(text: str, name: str, folder: Path) -> list[Input]:
     """One path per line, relative to a folder or to the current one."""
     return [
-        Input(entry.shown, None if entry.value is None else resolved(entry.value, folder), entry.place)
+        Input(entry.shown, None if entry.value is None else resolve_path(entry.value, folder), entry.place)
         for entry in _lines(text, name)
     ]
 
@@ -198,7 +198,7 @@ def _cells(rows: Dataset, column: str, kind: str, path: Path) -> list[Any]:
     if kind_of(feature) != "text":
         return values
     texts = [None if value is None or not str(value).strip() else str(value) for value in values]
-    return texts if kind == "text" else [None if text is None else resolved(text, path.parent) for text in texts]
+    return texts if kind == "text" else [None if text is None else resolve_path(text, path.parent) for text in texts]
 
 
 def loader(kind: str, processor: Any) -> Callable[[Any], Any]:

@@ -16,7 +16,7 @@ from ..modeling.files import write_text_atomically
 from ..training.folder_lock import LOCK_FILE, FolderLock, in_use
 from .flags import argument, check_above_0, option
 from .train_checks import check_given, rehearse
-from .train_data import fit_tokenizer, load_rows, ready
+from .train_data import fit_tokenizer, load_rows, prepare_rows
 from .train_flags import DEFAULTS, build_arguments, training_values
 from .train_model import Job, build_model, check_max_length, choose_start
 from .train_resume import check_same_model, in_order_of_checkpoint, logging_steps_of
@@ -106,10 +106,10 @@ class TrainOptions:
             raise CommandError("--test-share sets rows apart and --test-data names others: give one of them.")
         check_above_0(self, "max_length")
         if self.embedding_dim is not None:
-            from ..modeling.auto import resolved_embedding_dim
+            from ..modeling.auto import resolve_embedding_dim
 
             try:
-                resolved_embedding_dim(self.embedding_dim, 2, None)  # no data has fewer labels
+                resolve_embedding_dim(self.embedding_dim, 2, None)  # no data has fewer labels
             except ValueError as error:
                 raise CommandError(f"--embedding-dim: {error}") from error
         if self.resume and self.overwrite:
@@ -240,8 +240,8 @@ def build_trainer(job: Job, values: Mapping[str, Any]) -> LwALTrainer:
         trainer = LwALTrainer(
             model=model,
             args=arguments,
-            train_dataset=ready(job.rows.train, job.rows, part, job.max_length),
-            eval_dataset=ready(job.rows.validation, job.rows, part, job.max_length, by_length=True),
+            train_dataset=prepare_rows(job.rows.train, job.rows, part, job.max_length),
+            eval_dataset=prepare_rows(job.rows.validation, job.rows, part, job.max_length, by_length=True),
             processing_class=part,
         )
     except (ValueError, OSError) as error:  # OSError: --push-to-hub makes the repository now

@@ -190,7 +190,7 @@ def fit_tokenizer(model: nn.Module, processing_class: Any, max_length: int | Non
     processing_class.model_max_length = min(stated, known or stated)
 
 
-def ready(
+def prepare_rows(
     rows: Dataset, data: Rows, processing_class: Any, max_length: int | None, by_length: bool = False
 ) -> Dataset:
     """Rows as the model takes them: token ids, or pixel values made when a row is read.

@@ -11,7 +11,7 @@ from ..data import EMBEDDED
 from ..errors import CommandError, reason
 from ..modeling.label_table_file import FILE_NAME
 from ..modeling.tasks import TASKS
-from .train_data import ready
+from .train_data import prepare_rows
 
 if TYPE_CHECKING:
     from ..training.trainer import LwALTrainer
@@ -74,7 +74,7 @@ def _measure(trainer: LwALTrainer, job: Job) -> dict[str, float]:
     metrics = dict(trainer.evaluate(metric_key_prefix="eval"))
     trainer.save_metrics("eval", metrics)
     if job.rows.test is not None:
-        rows = ready(job.rows.test, job.rows, job.start.processing_class, job.max_length, by_length=True)
+        rows = prepare_rows(job.rows.test, job.rows, job.start.processing_class, job.max_length, by_length=True)
         measured = trainer.evaluate(rows, metric_key_prefix="test")
         trainer.save_metrics("test", measured)
         metrics |= measured

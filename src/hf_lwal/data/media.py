@@ -93,7 +93,7 @@ def with_media(rows: Dataset, folder: Path) -> Dataset:
         kind = kind_of_names(values)
         if kind is None:
             continue
-        paths = [None if value is None else resolved(value, folder) for value in values]
+        paths = [None if value is None else resolve_path(value, folder) for value in values]
         if not any(path is not None and os.path.isfile(path) for path in paths):
             continue
         place = rows.column_names
@@ -114,7 +114,7 @@ def refuse_lost_files(rows: Dataset, column: str) -> None:
         )
 
 
-def resolved(name: str, folder: Path) -> str:
+def resolve_path(name: str, folder: Path) -> str:
     """The path of a file that is named relative to a folder, or else to the current folder."""
     path = Path(name.strip()).expanduser()
     beside = folder / path

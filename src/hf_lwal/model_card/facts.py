@@ -299,6 +299,6 @@ def read_facts(folder: Path) -> CardFacts | None:
         return None
 
 
-def given(facts: CardFacts, **values: Any) -> CardFacts:
+def fill_in(facts: CardFacts, **values: Any) -> CardFacts:
     """Facts with those of ``values`` that are not None and not empty."""
     return replace(facts, **{name: value for name, value in values.items() if value not in (None, [], {}, ())})

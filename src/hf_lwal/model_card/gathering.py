@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..hierarchy.tree import neighbourhood
+from ..modeling.algorithm import LabelSettings
 from ..modeling.modeling_lwal import LwALPreTrainedModel
 from ..modeling.tasks import TASKS, task_of_class
-from .facts import CardFacts, LabelFacts, given, read_facts
+from .facts import CardFacts, LabelFacts, fill_in, read_facts
 from .metadata import hub_id
 from .training import history_of, read_state, test_of, times_of
 
@@ -31,10 +32,7 @@ LONGEST_MODULES = 10_000
 LABEL_ROWS = 12
 CLOSEST_PAIRS = 5
 NEIGHBOURS = 3
-TABLE_SETTINGS = (
-    *("preset", "space", "refresh_every", "warmup_steps", "memory", "offset", "reanchor", "follow_drift"),
-    *("learn_scale", "repel_weight", "initial_labels", "initial_head"),
-)
+TABLE_SETTINGS = ("preset", "space", *(entry.name for entry in fields(LabelSettings) if entry.name != "preset"))
 
 
 def facts_of_model(model: PreTrainedModel, name: str) -> CardFacts:
@@ -86,8 +84,8 @@ def facts_of_folder(folder: Path, **known: Any) -> tuple[CardFacts, PreTrainedMo
         own = replace(before, **{name: getattr(own, name) for name in fresh})
     state = read_state(folder)
     if state is not None and state["global_step"] > (own.last_step or 0):  # a later one than the facts know
-        own = given(own, **progress(state["log_history"], state["global_step"], None))
-    return given(own, **known), model
+        own = fill_in(own, **progress(state["log_history"], state["global_step"], None))
+    return fill_in(own, **known), model
 
 
 def progress(log: list[dict[str, Any]], last_step: int, best_step: int | None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .facts import CardFacts, given
+from .facts import CardFacts, fill_in
 from .files import on_the_hub, write_card
 from .gathering import facts_of_model, progress, versions
 from .metadata import hub_id
@@ -137,7 +137,7 @@ def facts_of_trainer(trainer: Any, **known: Any) -> CardFacts:
         **progress(state.log_history, state.global_step, best),
     )
     known = {**known, "tags": list(dict.fromkeys([*(known.get("tags") or []), *facts.tags]))}
-    return given(facts, **known)
+    return fill_in(facts, **known)
 
 
 def _class_that_loads(processing_class: Any) -> str | None:

@@ -50,19 +50,19 @@ class LabelSettings:
         initial_labels: "class_means", or "one_hot" for label vectors that start as multiples of the unit vectors.
         initial_head: what the start pass does to the encoder's last layer, in the features space: "whitened" and
             "class_means" make it the projection of `head_start.class_mean_projection`, "probe" fits it and the offset
-            to the start rows (`probe_start.fitted_start`), "random" leaves it; "auto" is "probe" for text, on whose
+            to the start rows (`probe_start.fit_start`), "random" leaves it; "auto" is "probe" for text, on whose
             features it was measured, and "whitened" for all else.
     """
 
     preset: Literal["default", "paper"] = "default"
     refresh_every: int = 1
     warmup_steps: int = 0
-    repel_weight: float = 0.0
     memory: int = 50
     offset: bool = True
     reanchor: bool = True
     follow_drift: float | None = None
     learn_scale: bool = True
+    repel_weight: float = 0.0
     initial_labels: Literal["class_means", "one_hot"] = "class_means"
     initial_head: Literal["auto", "whitened", "class_means", "probe", "random"] = "auto"
 

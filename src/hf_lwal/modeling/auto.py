@@ -21,9 +21,9 @@ from .configuration_lwal import (
     HUB_KEYWORDS,
     LABEL_KEYWORDS,
     LwALConfig,
-    asked_label_names,
     generic_label_names,
-    matched_label_names,
+    match_label_names,
+    parse_label_names,
     refuse_other_problems,
     set_known,
 )
@@ -45,7 +45,7 @@ from .modeling_lwal import (
     LwALForSequenceClassification,
     LwALPreTrainedModel,
 )
-from .pooling import MODEL, checked_pooling
+from .pooling import MODEL, check_pooling
 from .quantisation import sparing
 from .saving import changed_parts
 from .tasks import TASKS, inferred_task
@@ -299,7 +299,7 @@ def wrap(
 
 def _names_of(config: PreTrainedConfig) -> dict[int, str]:
     """Id to name of the labels of a native configuration; some have a number of labels and no names."""
-    return matched_label_names(config.id2label, None)[0] or generic_label_names(config.num_labels or 0)
+    return match_label_names(config.id2label, None)[0] or generic_label_names(config.num_labels or 0)
 
 
 def _native_config(
@@ -310,7 +310,7 @@ def _native_config(
     All that this uses is popped from ``kwargs``, but what says where the checkpoint is.
     """
     asked = {key: kwargs.pop(key) for key in LABEL_KEYWORDS if key in kwargs}
-    names, num_labels = asked_label_names(**asked)[0], asked.get("num_labels")
+    names, num_labels = parse_label_names(**asked)[0], asked.get("num_labels")
     place = {key: kwargs[key] for key in CONFIG_KEYWORDS if key in kwargs}
     settings = {key: kwargs.pop(key) for key in [*kwargs] if key not in (*CONFIG_KEYWORDS, *MODEL_KEYWORDS)}
     if isinstance(config, PreTrainedConfig):
@@ -364,7 +364,7 @@ def _settings(
         "head_name": head.name if head else None,
         "in_features": head.in_features if head else None,
         "space": "features" if head else "embeddings",
-        "embedding_dim": resolved_embedding_dim(embedding_dim, len(id2label), head),
+        "embedding_dim": resolve_embedding_dim(embedding_dim, len(id2label), head),
     }
     if keep_head:
         if embedding_dim is not None:
@@ -382,7 +382,7 @@ def _refuse_too_few(id2label: dict[int, str]) -> None:
         raise ValueError(f"A classifier needs at least two labels, but num_labels is {len(id2label)}.")
 
 
-def resolved_embedding_dim(embedding_dim: int | str | None, num_labels: int, head: Head | None) -> int:
+def resolve_embedding_dim(embedding_dim: int | str | None, num_labels: int, head: Head | None) -> int:
     """Turn None, an int or a multiple such as "10x" into D.
 
     Raises:
@@ -484,7 +484,7 @@ def _pooled(
 def _check_pooling(config: LwALConfig, pooling: str | None, normalize: bool | None) -> None:
     """Raise ValueError when an LwAL checkpoint is asked to pool otherwise than it was trained to."""
     own = getattr(config.encoder_config, "normalize", False)
-    same = pooling in (None, "auto") or checked_pooling(pooling) == config.pooling
+    same = pooling in (None, "auto") or check_pooling(pooling) == config.pooling
     if not same or normalize not in (None, own):
         raise ValueError(
             f"This checkpoint was trained with pooling={config.pooling!r}, normalize={own}: leave both out, "
@@ -503,14 +503,14 @@ def _load_lwal(
     stored = stored_label_names(name, {key: kwargs[key] for key in HUB_KEYWORDS if key in kwargs})
     stored = stored or config.label_names
     _refuse_too_few(asked)
-    dim = None if embedding_dim is None else resolved_embedding_dim(embedding_dim, len(asked), None)
+    dim = None if embedding_dim is None else resolve_embedding_dim(embedding_dim, len(asked), None)
     if dim is not None and dim != config.embedding_dim and rows_of(asked, stored) is not None:
         raise ValueError(
             f"{name} has label vectors of dimension {config.embedding_dim}, not {embedding_dim}: leave embedding_dim "
             "out."
         )
     config = copy.deepcopy(config)
-    config.id2label, config.label2id = matched_label_names(stored, None)
+    config.id2label, config.label2id = match_label_names(stored, None)
     model, info = MODEL_CLASSES[config.task].from_pretrained(name, config=config, output_loading_info=True, **kwargs)
     take_labels(model, name, asked, dim)
     return model, info

@@ -92,7 +92,7 @@ class LwALConfig(AroundConfig, LabelSettings, PreTrainedConfig):
                 f"This checkpoint has lwal_version {self.lwal_version}, but this hf-lwal reads versions up to "
                 f"{FORMAT_VERSION}: upgrade with `pip install -U hf-lwal`."
             )
-        self.id2label, self.label2id = matched_label_names(self.id2label, self.label2id, kwargs.get("num_labels"))
+        self.id2label, self.label2id = match_label_names(self.id2label, self.label2id, kwargs.get("num_labels"))
         if isinstance(self.encoder_config, PreTrainedConfig):  # a live encoder's choices must survive the wrapping
             kwargs.setdefault("attn_implementation", self.encoder_config._attn_implementation)
             kwargs.setdefault("experts_implementation", self.encoder_config._experts_implementation)
@@ -118,7 +118,7 @@ class LwALConfig(AroundConfig, LabelSettings, PreTrainedConfig):
         """
         wants_unused = kwargs.pop("return_unused_kwargs", False)
         asked = {name: kwargs.pop(name) for name in LABEL_KEYWORDS if name in kwargs}
-        names, ids = asked_label_names(**asked)
+        names, ids = parse_label_names(**asked)
         config_dict = {name: value for name, value in config_dict.items() if name not in SIZES}
         num_labels = asked.get("num_labels")
         if names is not None:
@@ -182,7 +182,7 @@ class LwALConfig(AroundConfig, LabelSettings, PreTrainedConfig):
     @property
     def label_names(self) -> dict[int, str]:
         """Id to name of the labels, in order, whatever form a script left ``id2label`` in."""
-        return matched_label_names(self.id2label, None)[0] or {}
+        return match_label_names(self.id2label, None)[0] or {}
 
     @property
     def pooling(self) -> str:
@@ -218,7 +218,7 @@ class LwALConfig(AroundConfig, LabelSettings, PreTrainedConfig):
         return {name: value for name, value in super().to_diff_dict().items() if name not in SIZES}
 
 
-def matched_label_names(
+def match_label_names(
     id2label: Any, label2id: Mapping[Any, Any] | None, num_labels: int | None = None
 ) -> tuple[dict[int, str] | None, dict[str, int] | None]:
     """Bring ``id2label`` and ``label2id`` to one form (int to str and back), deriving the one that is missing.
@@ -257,16 +257,16 @@ def matched_label_names(
     return names, {name: index for index, name in names.items()}
 
 
-def asked_label_names(
+def parse_label_names(
     id2label: Any = None, label2id: Mapping[Any, Any] | None = None, num_labels: int | None = None
 ) -> tuple[dict[int, str] | None, dict[str, int] | None]:
-    """`matched_label_names` of keywords that a caller has given, none of which may be dropped.
+    """`match_label_names` of keywords that a caller has given, none of which may be dropped.
 
     Raises:
         ValueError: as there, or ``id2label`` and ``label2id`` say different things.
     """
-    names, ids = matched_label_names(id2label, label2id, num_labels)
-    if id2label is not None and label2id is not None and matched_label_names(None, label2id)[0] != names:
+    names, ids = match_label_names(id2label, label2id, num_labels)
+    if id2label is not None and label2id is not None and match_label_names(None, label2id)[0] != names:
         raise ValueError(
             f"id2label gives the labels {names}, but label2id is {dict(label2id)}: pass only one of them, or make "
             "them agree."

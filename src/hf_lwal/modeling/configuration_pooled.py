@@ -11,7 +11,7 @@ import transformers
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
-from .pooling import MODEL, checked_pooling, stored_pooling
+from .pooling import MODEL, check_pooling, stored_pooling
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class LwALPooledConfig(AroundConfig, PreTrainedConfig):
         if isinstance(self.base_config, PreTrainedConfig):
             kwargs.setdefault("attn_implementation", self.base_config._attn_implementation)
         super().__post_init__(**kwargs)
-        self.pooling = checked_pooling(self.pooling)
+        self.pooling = check_pooling(self.pooling)
         if self.pooling == MODEL:
             raise ValueError("pooling='model' is the stock classifier's own: load that, without this configuration.")
 
@@ -215,7 +215,7 @@ def config_with_pooling(
         own = getattr(config, "classifier_pooling", None)
         why += "" if own is None else f" (classifier_pooling={own!r} is for the stock class)"
         logger.info("Pooling of %s: %s%s, since %s.", name, pooling, " scaled to length 1" if normalize else "", why)
-    pooling = checked_pooling(pooling)
+    pooling = check_pooling(pooling)
     if pooling == MODEL and not isinstance(config, LwALPooledConfig):
         return _normalized(config, normalize)
     if task != "text":

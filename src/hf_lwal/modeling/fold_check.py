@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from .core import LabelTableModel
 from .heads import scores_of
-from .linear_fold import UNSEEN_BIAS, fitted_temperature, rankings
+from .linear_fold import UNSEEN_BIAS, fit_temperature, rankings
 from .probes import Batch
 
 NEAR_TIES = {torch.float64: 1e-5, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
@@ -82,7 +82,7 @@ def best_temperature(model: LabelTableModel, observed: Observed) -> float:
     if int(usable.sum()) < 2:
         return 1.0
     values = rankings(observed.embeddings, model.label_table.label_vectors.cpu(), usable)
-    return fitted_temperature(values[:, usable], observed.logits[:, usable].log_softmax(dim=1))
+    return fit_temperature(values[:, usable], observed.logits[:, usable].log_softmax(dim=1))
 
 
 def compare(

@@ -8,11 +8,11 @@ from typing import Any
 
 from torch import Tensor
 
-from .configuration_lwal import matched_label_names
+from .configuration_lwal import match_label_names
 from .core import LabelTableModel
 from .heads import active_copy
 from .inference import start_values
-from .name_start import checked_label_names, name_texts
+from .name_start import check_label_names, name_texts
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class LabelEditing:
     def _text_of_label(self: Any, name: str, description: str | None) -> str:
         """What a text model reads to know a label without examples."""
         self._refuse_names_of_labels()
-        texts = name_texts("auto" if description is None else checked_label_names({name: description}), {0: name})
+        texts = name_texts("auto" if description is None else check_label_names({name: description}), {0: name})
         if not texts:
             raise ValueError(
                 f"The name {name!r} tells nothing of its label: give add_label examples or a description of it."
@@ -220,11 +220,11 @@ def _refuse_kept_head(model: LabelTableModel, what: str) -> None:
 def _wanted_names(labels: Any) -> list[str]:
     """Names by id of a ``label2id``, a list or a ``ClassLabel``."""
     if isinstance(labels, Mapping):
-        return list((matched_label_names(None, dict(labels))[0] or {}).values())
+        return list((match_label_names(None, dict(labels))[0] or {}).values())
     names = getattr(labels, "names", labels)
     if names is None or isinstance(names, str):
         raise ValueError(f"labels must be label2id, a list of names or a ClassLabel feature, but are {labels!r}.")
-    return list((matched_label_names(dict(enumerate(names)), None)[0] or {}).values())
+    return list((match_label_names(dict(enumerate(names)), None)[0] or {}).values())
 
 
 def _listed(names: Any) -> str:

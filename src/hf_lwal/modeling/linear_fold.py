@@ -56,7 +56,7 @@ def rankings(embeddings: Tensor, label_vectors: Tensor, usable: Tensor) -> Tenso
     return 2.0 * (embeddings.double() - centre) @ vectors.T - (squares - squares[usable].mean())
 
 
-def fitted_temperature(values: Tensor, log_probabilities: Tensor) -> float:
+def fit_temperature(values: Tensor, log_probabilities: Tensor) -> float:
     """Temperature T at which ``softmax(values / T)`` has the least cross-entropy to given probabilities.
 
     The cross-entropy is convex in 1 / T; its derivative is the difference of two expectations of ``values``, and is

@@ -17,7 +17,7 @@ import transformers
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from .configuration_lwal import LwALConfig, matched_label_names, refuse_other_problems
+from .configuration_lwal import LwALConfig, match_label_names, refuse_other_problems
 from .configuration_pooled import LwALPooledConfig
 from .core import LabelTableModel, LwALClassifierOutput
 from .functional import IGNORE_INDEX, class_ids, class_sums
@@ -49,7 +49,7 @@ from .loading import (
 from .modeling_pooled import LwALPooledForSequenceClassification
 from .name_start import LabelNames, NameStart
 from .open_set import OpenSet
-from .probe_start import fitted_start
+from .probe_start import fit_start
 from .quantisation import sparing
 from .saving import check_can_be_loaded_again, check_labels_fit
 from .start import StartSamples, collect, finite_samples, warn_of_alike_rows, warn_of_missing_classes
@@ -167,7 +167,7 @@ class LwALPreTrainedModel(LabelEditing, NameStart, OpenSet, LabelTableModel):
             logger.info("The head is no plain trainable linear layer: it starts as it is.")
             return None, None
         sizes, whiten = (self.label_table.num_labels, self.label_table.embedding_dim), kind != "class_means"
-        fitted = fitted_start(values, labels, *sizes, self.config.offset, names) if kind == "probe" else None
+        fitted = fit_start(values, labels, *sizes, self.config.offset, names) if kind == "probe" else None
         if fitted is not None:
             weight, bias, held_out = fitted.weight, fitted.bias, fitted.held_out
         else:
@@ -369,7 +369,7 @@ class LwALPreTrainedModel(LabelEditing, NameStart, OpenSet, LabelTableModel):
                 asked, config = config.label_names, copy.deepcopy(config)
                 if rows_of(asked, stored) is None and not ignore_mismatched_sizes:
                     refuse_other_labels(name, asked, stored)
-                config.id2label, config.label2id = matched_label_names(stored, None)
+                config.id2label, config.label2id = match_label_names(stored, None)
         with readable_weights(name):
             model, info = super().from_pretrained(
                 name, *args, config=config, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs

@@ -31,7 +31,7 @@ GENERIC = re.compile(r"\W*(label|class|category|target|cls|id|c|l)?[\W_]*\d*[\W_
 LabelNames = str | Mapping[str, str]
 
 
-def checked_label_names(value: Any) -> str | dict[str, str]:
+def check_label_names(value: Any) -> str | dict[str, str]:
     """The setting ``lwal_label_names``: "auto", "off", or texts by label name, also as JSON.
 
     Raises:
@@ -114,7 +114,7 @@ def name_texts(setting: LabelNames, names: Mapping[int, str]) -> dict[int, str]:
     }
 
 
-def wanted_names(samples: StartSamples, setting: LabelNames, names: Mapping[int, str]) -> dict[int, str]:
+def choose_names(samples: StartSamples, setting: LabelNames, names: Mapping[int, str]) -> dict[int, str]:
     """Texts by id of the labels with fewer samples than `ENOUGH_SAMPLES`; all of them, where the names are tested.
 
     Returns:
@@ -256,7 +256,7 @@ class NameStart:
             ValueError: not a text model, a description of a label that does not exist, or a name such as LABEL_0.
         """
         names = self.config.label_names
-        setting = checked_label_names(descriptions or "auto")
+        setting = check_label_names(descriptions or "auto")
         self._refuse_names_of_labels()
         check_descriptions(setting, names, self.task)
         texts = name_texts(setting, names)
@@ -286,7 +286,7 @@ class NameStart:
         Raises:
             ValueError: an unknown value, or descriptions that the model does not know or cannot read.
         """
-        setting = checked_label_names(setting)
+        setting = check_label_names(setting)
         check_descriptions(setting, self.config.label_names, self.task)
         if processing_class is None and not isinstance(setting, str):
             raise ValueError("Descriptions of labels need a tokenizer to read them: give it as processing_class.")
@@ -295,5 +295,5 @@ class NameStart:
     def with_label_names(self: Any, samples: StartSamples, setting: LabelNames, processing_class: Any) -> StartSamples:
         """Start samples with names of labels as more of them; see `with_names`."""
         names = self.config.label_names
-        texts = wanted_names(samples, setting, names)
+        texts = choose_names(samples, setting, names)
         return with_names(samples, self._named(texts, processing_class), setting, names) if texts else samples

@@ -117,7 +117,7 @@ def pool(tokens: Tensor, mask: Tensor, pooling: str, normalize: bool = False) ->
     return (F.normalize(pooled, dim=1) if normalize else pooled).to(tokens.dtype)
 
 
-def checked_pooling(pooling: str) -> str:
+def check_pooling(pooling: str) -> str:
     """The name of a pooling, spelled our way.
 
     Raises:
@@ -199,7 +199,7 @@ def stored_pooling(name: str | os.PathLike[str], **hub: Any) -> StoredPooling:
 def _modes_of(config: Mapping[str, Any]) -> str:
     """The pooling that the configuration of a ``Pooling`` module asks for, in its newer or its older form."""
     wanted = config.get("pooling_mode") or [mode for flag, mode in FLAGS.items() if config.get(flag)] or "mean"
-    return checked_pooling(wanted if isinstance(wanted, str) else "+".join(wanted))
+    return check_pooling(wanted if isinstance(wanted, str) else "+".join(wanted))
 
 
 def _read_json(name: str | os.PathLike[str], file: str, hub: Mapping[str, Any]) -> Any:

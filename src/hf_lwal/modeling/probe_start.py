@@ -79,7 +79,7 @@ class Probe(NamedTuple):
         return pairwise_distances((features - self.centre) @ self.head.T, vectors, labels)
 
 
-def fitted_start(
+def fit_start(
     features: Tensor, labels: Tensor, num_labels: int, embedding_dim: int, learn_offset: bool = True, names: int = 0
 ) -> FittedStart | None:
     """Fit head and offset to start rows, where that predicts rows held out better than the class means do.
@@ -116,7 +116,7 @@ def fitted_start(
             losses["class means"],
         )
         return None
-    probe = folds.fitted(torch.ones_like(ids, dtype=torch.bool), share, scale, decay)
+    probe = folds.fit(torch.ones_like(ids, dtype=torch.bool), share, scale, decay)
     accuracy = float((held_out.argmin(dim=1) == ids)[folds.measured(held_out)].double().mean())
     logger.info(
         "Start fitted to %d rows in %.1f s (share %.2g of the identity, weight decay %g): accuracy on rows "
@@ -166,7 +166,7 @@ class Folds:
         ids: (N,) int64, 0…C-1, each with a row.
         num_labels: C.
         embedding_dim: D.
-        learn_offset: as for `fitted_start`.
+        learn_offset: as for `fit_start`.
         names: the last so many rows are never held out.
     """
 
@@ -220,7 +220,7 @@ class Folds:
     def _distances_of_fold(self, number: int, share: float, scale: float | None, decay: float) -> Tensor:
         """Distances (n, C) of the n rows of a fold; arguments as of `held_out`."""
         held_out, rest = self.fold == number, self.fold != number
-        probe = self.started(rest, share, number) if scale is None else self.fitted(rest, share, scale, decay, number)
+        probe = self.started(rest, share, number) if scale is None else self.fit(rest, share, scale, decay, number)
         seen = self.ids[rest].bincount(minlength=self.num_labels) > 0
         return probe.distances(self.rows[held_out]).masked_fill(~seen, torch.inf)
 
@@ -246,7 +246,7 @@ class Folds:
         head = _orthonormal_rows((means - centre) @ scaling, self.embedding_dim) @ scaling
         return Probe(head, centre, means, head.new_zeros(self.num_labels, self.embedding_dim))
 
-    def fitted(self, rest: Tensor, share: float, scale: float, decay: float, number: int = -1) -> Probe:
+    def fit(self, rest: Tensor, share: float, scale: float, decay: float, number: int = -1) -> Probe:
         """The start that is fitted to the rows ``rest`` at a scale of the logits; other arguments as above."""
         scaling, centre, means = self._whitened(rest, share, number)
         head = _orthonormal_rows((means - centre) @ scaling, self.embedding_dim)  # (D, H), of whitened features

@@ -9,7 +9,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.integrations import is_deepspeed_zero3_enabled
 
-from .configuration_lwal import matched_label_names
+from .configuration_lwal import match_label_names
 from .core import LabelTableModel
 from .heads import is_plain_linear, stock_from_config
 from .loading import listed
@@ -48,7 +48,7 @@ def check_can_be_loaded_again(model: LabelTableModel) -> None:
         model: an LwAL model that is about to be saved.
     """
     check_labels_fit(model)
-    model.config.id2label, model.config.label2id = matched_label_names(model.config.id2label, None)
+    model.config.id2label, model.config.label2id = match_label_names(model.config.id2label, None)
     outputs, needed = model.encoder.config.num_labels, model.config.embedding_dim
     if outputs != needed:
         raise ValueError(

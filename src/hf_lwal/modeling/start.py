@@ -147,7 +147,7 @@ def batch_norms(model: nn.Module) -> list[Any]:
 
 
 @contextmanager
-def kept_batch_norms(model: nn.Module) -> Iterator[None]:
+def keep_batch_norms(model: nn.Module) -> Iterator[None]:
     """Put the statistics, momentum and mode of all BatchNorm layers back afterwards."""
     layers = batch_norms(model)
     saved = [({name: buffer.clone() for name, buffer in layer.named_buffers()}, layer.momentum) for layer in layers]
@@ -222,7 +222,7 @@ def _filled(
     if not fresh or not any(map(_has_several_rows, batches)):
         yield
         return
-    with kept_batch_norms(model):
+    with keep_batch_norms(model):
         _take_statistics(fresh, values_of, batches, device)
         yield
 

@@ -15,7 +15,7 @@ from ..modeling.head_start import class_mean_projection, held_out_distances, wri
 from ..modeling.heads import run_without_head
 from ..modeling.linear_fold import folded_linear
 from ..modeling.loading import default_embedding_dim
-from ..modeling.probe_start import fitted_start
+from ..modeling.probe_start import fit_start
 from ..modeling.start import StartSamples, finite_samples
 from .base import LossContext, ObjectiveLoss
 from .stock import StockObjective, stock_head, stock_task
@@ -65,7 +65,7 @@ class OneHot(StockObjective):
     ) -> dict[str, float]:
         """Overwrite the head by the nearest-class-mean classifier of the start rows."""
         head, kind = stock_head(model), self._kind(model)
-        build = fitted_head if kind == "probe" else nearest_mean_head
+        build = fit_head if kind == "probe" else nearest_mean_head
         whiten = kind in ("probe", "whitened")
         values, labels = finite_samples(samples)[:2]
         weight, bias, scale = build(values, labels, model.config.num_labels, whiten, names=samples.names)
@@ -129,7 +129,7 @@ def nearest_mean_head(
     return weight.float(), bias.float(), scale
 
 
-def fitted_head(
+def fit_head(
     features: Tensor, labels: Tensor, num_labels: int, whiten: bool = True, names: int = 0
 ) -> tuple[Tensor, Tensor, float]:
     """Linear classifier whose softmax is that of ``-s |z - y_c|^2``, with embeddings and label vectors fitted to rows.
@@ -138,7 +138,7 @@ def fitted_head(
     results as of `nearest_mean_head`, which it is where nothing is fitted.
     """
     sizes = num_labels, default_embedding_dim(num_labels, features.shape[1])
-    fitted = fitted_start(features, labels, *sizes, names=names)
+    fitted = fit_start(features, labels, *sizes, names=names)
     if fitted is None:
         return nearest_mean_head(features, labels, num_labels, whiten, names=names)
     means, counts = class_means(features, labels, num_labels)

@@ -75,7 +75,7 @@ class StaticLabel(Objective):
 
     def _fill(self, model: Any, table: LabelTable) -> None:
         with own_random_state():
-            vectors = fitted(self._vectors(list(model.config.label_names.values())), table.embedding_dim)
+            vectors = fit_to_dimension(self._vectors(list(model.config.label_names.values())), table.embedding_dim)
         with torch.no_grad():
             table.class_features.copy_(vectors)
             broadcast_(table.class_features)
@@ -135,7 +135,7 @@ def huber_to_label(embeddings: Tensor, label_vectors: Tensor, labels: Tensor, de
     return torch.where(labels == IGNORE_INDEX, 0.0, rows)
 
 
-def fitted(vectors: Tensor, dim: int) -> Tensor:
+def fit_to_dimension(vectors: Tensor, dim: int) -> Tensor:
     """Bring label vectors to ``dim`` dimensions: PCA where they have more, zeros at the end where fewer.
 
     With no more labels than dimensions PCA keeps all distances.

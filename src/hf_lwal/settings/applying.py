@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import TrainingArguments
 
-from ..modeling.auto import resolved_embedding_dim
+from ..modeling.auto import resolve_embedding_dim
 from ..modeling.modeling_lwal import LwALPreTrainedModel
 from .training_args import CONFIG_FIELDS, LwALSettings
 
@@ -69,7 +69,7 @@ def apply_config(model: Any, config: Mapping[str, Any], embedding_dim: int | str
         return
     wanted = dict(config)
     if embedding_dim is not None:
-        wanted["embedding_dim"] = resolved_embedding_dim(embedding_dim, started_with(model), None)
+        wanted["embedding_dim"] = resolve_embedding_dim(embedding_dim, started_with(model), None)
     if model.config.head_name is None:
         wanted.pop("space", None)  # such a model lives in the embeddings space anyway
     changed = {name: value for name, value in wanted.items() if getattr(model.config, name) != value}

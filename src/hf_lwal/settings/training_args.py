@@ -10,8 +10,8 @@ from transformers import TrainingArguments
 
 from ..data.start_budget import SHARE_OF_TRAINING
 from ..modeling.configuration_lwal import INITIAL_HEADS, LwALConfig
-from ..modeling.name_start import checked_label_names
-from ..modeling.pooling import checked_pooling
+from ..modeling.name_start import check_label_names
+from ..modeling.pooling import check_pooling
 from .presets import preset
 
 
@@ -321,12 +321,12 @@ def resolve(args: TrainingArguments) -> LwALSettings:
         lwr_every=_positive("label_lwr_every", given("label_lwr_every"), lwr_every or 5),
         static_model=given("label_static_model"),
         pooling=_pooling(given("lwal_pooling")),
-        label_names=checked_label_names(given("lwal_label_names")),
+        label_names=check_label_names(given("lwal_label_names")),
     )
 
 
 def _pooling(value: str | None) -> str | None:
-    return value if value in (None, "auto") else checked_pooling(value)
+    return value if value in (None, "auto") else check_pooling(value)
 
 
 def _positive(name: str, value: int | None, default: int) -> int:

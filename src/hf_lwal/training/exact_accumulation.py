@@ -17,7 +17,7 @@ from torch import Tensor
 from ..modeling.algorithm import BatchCentroids
 from ..modeling.core import LwALClassifierOutput
 from ..modeling.modeling_lwal import LwALPreTrainedModel
-from ..modeling.start import kept_batch_norms, own_random_state
+from ..modeling.start import keep_batch_norms, own_random_state
 from ..objectives import LossContext, Objective, ObjectiveLoss
 
 
@@ -44,7 +44,7 @@ class WholeStep:
         """
         model.train()
         inputs = [{name: value for name, value in batch.items() if name != "labels"} for batch in batches]
-        with own_random_state(), kept_batch_norms(model):
+        with own_random_state(), keep_batch_norms(model):
             embeddings = [model.embed(part) for part in inputs]
         return cls(embeddings, [batch["labels"] for batch in batches])
 

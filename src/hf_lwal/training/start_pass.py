@@ -14,7 +14,7 @@ from ..data.start_budget import FORWARD_ROWS, rows_per_class_within
 from ..modeling.distributed import broadcast_, first_rank_says
 from ..modeling.inference import max_length_of
 from ..modeling.modeling_lwal import LwALPreTrainedModel
-from ..modeling.name_start import check_descriptions, name_batches, wanted_names, with_names
+from ..modeling.name_start import check_descriptions, choose_names, name_batches, with_names
 from ..modeling.probe_start import prompt_rows
 from ..modeling.start import (
     StartSamples,
@@ -135,7 +135,7 @@ class StartPass(TrainerPart):
                 )
             logger.debug("The trainer has no tokenizer, so label names do not count as samples.")
             return samples
-        texts = wanted_names(samples, setting, names)
+        texts = choose_names(samples, setting, names)
         if not texts:
             return samples
         limit, size = max_length_of(model, tokenizer), trainer.args.eval_batch_size

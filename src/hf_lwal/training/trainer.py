@@ -17,7 +17,7 @@ from transformers.trainer_utils import TrainOutput
 from ..data.labels import CheckedCollator
 from ..data.sample_ids import SAMPLE_ID
 from ..metrics import AccuracyAndF1
-from ..modeling.configuration_lwal import matched_label_names
+from ..modeling.configuration_lwal import match_label_names
 from ..modeling.core import LwALClassifierOutput
 from ..modeling.distributed import all_reduce_sum, broadcast_, world_size
 from ..modeling.modeling_lwal import LwALPreTrainedModel
@@ -552,7 +552,7 @@ class LwALTrainer(HookedTrainer):
 
     def label_names_by_id(self) -> dict[int, str]:
         """Id → name of the model's labels; empty where it names none."""
-        names, _ = matched_label_names(self.core_model.config.id2label, None)
+        names, _ = match_label_names(self.core_model.config.id2label, None)
         return names or {}
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
