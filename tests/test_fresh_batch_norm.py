@@ -10,6 +10,7 @@ from transformers import AutoModelForImageClassification, TrainerCallback, set_s
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
 from hf_lwal.modeling.start import batch_norms
+from hf_lwal.training.start_pass import StartPass
 
 ROWS = separable_images(4, 64)
 METHODS = {
@@ -81,7 +82,7 @@ def test_training_is_the_same(tmp_path, method, monkeypatch):
     """Training normalises by its batches: losses and weights must not depend on the statistics, nor on the pass."""
     options = METHODS[method] | {"logging_steps": 1, "max_steps": 3, "seed": 3}
     settled, _ = trained(tmp_path, **options)
-    monkeypatch.setattr(LwALTrainer, "_settle_batch_norms", lambda self, batches: False)
+    monkeypatch.setattr(StartPass, "_settle_batch_norms", lambda self, batches: False)
     fresh, begin = trained(tmp_path, **options)
     assert first_statistics(begin)[0].abs().max() == 0
     losses = [[log["loss"] for log in trainer.state.log_history if "loss" in log] for trainer in (settled, fresh)]
