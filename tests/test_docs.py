@@ -90,6 +90,21 @@ def test_every_equation_has_its_functions(number):
     assert f"({number})" in cited, "the docstring of one of them cites the equation"
 
 
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_training_computes_the_equations_with_these_functions(number):
+    """A function that is documented, tested and called by nothing tells of another program."""
+    rows = {row[0]: row[-1] for row in table_rows(section("paper_to_code.md", "Equations"))}
+    first, *_ = in_code(rows[f"Eq. ({number})"])
+    package = Path(hf_lwal.__file__).parent
+    callers = [path for folder in ("modeling", "objectives") for path in (package / folder).glob("*.py")]
+    name = first.rpartition(".")[2]
+    assert any(
+        re.search(rf"\b{name}\(|map\(.*\b{name}\b", path.read_text(encoding="utf-8"))
+        for path in callers
+        if path.stem not in ("functional", "linear_fold", "fold_check", "probe_start", "head_start")
+    )
+
+
 def test_the_presets_are_the_methods_that_the_page_says(tmp_path):
     said = {}
     for names, _, code in table_rows(section("paper_to_code.md", "Methods that the paper compares")):

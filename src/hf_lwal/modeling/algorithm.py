@@ -2,7 +2,7 @@
 
 For every step i with a batch of inputs x and labels, the paper does::
 
-    z ← f(x)                                            LwALPreTrainedModel.classify
+    z ← f(x)                                            LabelTableModel.classify
     if i ≥ w and (i − w) mod k = 0:                     refresh_due
         y_c ← mean of the z of class c in the batch     Eq. (1): BatchCentroids.label_vectors
     p_c ← softmax over c of −‖z − y_c‖                  Eq. (2): LabelTable.forward
@@ -129,9 +129,9 @@ class BatchCentroids(LabelUpdate):
         """Eq. (1): the centroids, stored and with gradient."""
         if labels is None:
             return table.label_vectors.clone()
-        centroids, counts = self.centroids(table, embeddings, labels)
-        self.store(table, centroids, counts)
-        return centroids
+        vectors, counts = self.centroids(table, embeddings, labels)
+        self.store(table, vectors, counts)
+        return vectors
 
     @staticmethod
     def centroids(table: LabelTable, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -141,9 +141,9 @@ class BatchCentroids(LabelUpdate):
 
     @staticmethod
     @torch.no_grad()
-    def store(table: LabelTable, centroids: Tensor, counts: Tensor) -> None:
+    def store(table: LabelTable, vectors: Tensor, counts: Tensor) -> None:
         """Let the label vectors be these centroids (C, D) of so many rows (C,)."""
-        kept = torch.where(centroids.isfinite(), centroids, table.label_vectors)  # one bad batch must not stay
+        kept = torch.where(vectors.isfinite(), vectors, table.label_vectors)  # one bad batch must not stay
         table.label_vectors.copy_(kept)
         table.rejection_radii.zero_()
         table.class_features.copy_(kept)
