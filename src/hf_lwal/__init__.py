@@ -1,6 +1,7 @@
 """hf-lwal: Learning with Adaptive Labels for Hugging Face models (Yu & Verma, 2022, arXiv:2209.04528)."""
 
 import sys
+import threading
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
@@ -70,6 +71,10 @@ _MOVED = {
 """Folder → modules that lay beside it, one level up, before the package had folders; the old names go in 0.3."""
 
 
+_FOLDERS_BEFORE = ("benchmark", "commands")
+"""Those of them that were folders themselves."""
+
+
 def __getattr__(name: str) -> Any:
     if name not in _ON_FIRST_USE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -80,7 +85,7 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-class _FindMoved(MetaPathFinder, Loader):
+class _FindMoved(MetaPathFinder):
     """``hf_lwal.labels`` still finds what is ``hf_lwal.data.labels`` now: the same module, and a warning."""
 
     _folders: ClassVar = {name: folder for folder, names in _MOVED.items() for name in names.split()}
@@ -88,64 +93,82 @@ class _FindMoved(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        package, _, name = fullname.partition(".")
-        return ModuleSpec(fullname, self) if package == __name__ and name in self._folders else None
+        package, _, place = fullname.partition(".")
+        top, _, inside = place.partition(".")
+        if package != __name__ or top not in self._folders:
+            return None
+        moved = (self._folders[top], "" if top in _FOLDERS_BEFORE else top, inside)
+        return ModuleSpec(fullname, _Moved(".".join((__name__, *filter(None, moved)))))
+
+
+class _Moved(Loader):
+    """Gives the module that has another name now."""
+
+    def __init__(self, now: str) -> None:
+        self.now = now
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        name = spec.name.partition(".")[2]
-        folder = f"{__name__}.{self._folders[name]}"
-        now = folder if name in ("benchmark", "commands") else f"{folder}.{name}"
-        warnings.warn(f"{spec.name} is now {now}, and the old name goes in 0.3.", FutureWarning, stacklevel=2)
-        module = import_module(now)
-        self._spec = module.__spec__
+        warnings.warn(f"{spec.name} is now {self.now}, and the old name goes in 0.3.", FutureWarning, stacklevel=2)
+        module = import_module(self.now)
+        self.spec = module.__spec__
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._spec  # the import system has put its own in the place of it
+        module.__spec__ = self.spec  # the import system has put its own in the place of it
 
 
-class _AcquaintTransformers(MetaPathFinder, Loader):
+class _AcquaintTransformers(MetaPathFinder):
     """Registers the models with transformers' Auto classes as soon as these are imported, and not before."""
 
-    _modules: ClassVar = {
+    modules: ClassVar = {
         "transformers.models.auto.configuration_auto": ".modeling.configuration_lwal",
         "transformers.models.auto.modeling_auto": ".modeling.auto",
     }
     """Module of transformers → module of ours that registers with it."""
 
     def __init__(self) -> None:
-        self._loaders: dict[str, Loader] = {}
+        self._here = threading.local()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname not in self._modules or fullname in self._loaders:
+        if fullname not in self.modules or getattr(self._here, "searches", False):
             return None
-        self._loaders[fullname] = self  # so that the search below passes by here
-        spec = find_spec(fullname)
+        self._here.searches = True  # the search below passes here, too
+        try:
+            spec = find_spec(fullname)
+        finally:
+            self._here.searches = False
         if spec is not None and spec.loader is not None:
-            self._loaders[fullname], spec.loader = spec.loader, self
+            spec.loader = _ThenOurs(spec.loader, self.modules[fullname])
         return spec
 
+
+class _ThenOurs(Loader):
+    """Imports a module of ours after the module that it loads."""
+
+    def __init__(self, loader: Loader, ours: str) -> None:
+        self.loader, self.ours = loader, ours
+
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loaders[spec.name].create_module(spec)
+        return self.loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        assert module.__spec__ is not None
-        module.__spec__.loader = module.__loader__ = self._loaders[module.__name__]
-        module.__spec__.loader.exec_module(module)
-        ours = self._modules[module.__name__]
+        if module.__spec__ is not None:
+            module.__spec__.loader = module.__loader__ = self.loader
+        self.loader.exec_module(module)
         # A configuration that is being imported has asked for AutoConfig, and registers itself at its end.
-        if f"{__name__}.modeling.configuration_pooled" not in sys.modules or ours == ".modeling.auto":
-            import_module(ours, __name__)
+        if f"{__name__}.modeling.configuration_pooled" not in sys.modules or self.ours == ".modeling.auto":
+            import_module(self.ours, __name__)
 
 
 def _make_ready() -> None:
-    acquaint = _AcquaintTransformers()
-    sys.meta_path[:0] = [_FindMoved(), acquaint]
-    for theirs, ours in acquaint._modules.items():
+    ours = {_FindMoved.__qualname__, _AcquaintTransformers.__qualname__}  # of a package that is imported once more
+    others = [finder for finder in sys.meta_path if type(finder).__qualname__ not in ours]
+    sys.meta_path[:] = [_FindMoved(), _AcquaintTransformers(), *others]
+    for theirs, registers in _AcquaintTransformers.modules.items():
         if theirs in sys.modules:
-            import_module(ours, __name__)
+            import_module(registers, __name__)
 
 
 _make_ready()
