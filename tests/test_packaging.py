@@ -153,6 +153,13 @@ def test_modules_are_found_where_they_were(before, now):
     assert found.__spec__.name == f"hf_lwal.{now}"
 
 
+@pytest.mark.parametrize("module", ["hf_lwal", "hf_lwal.cli"])
+def test_the_command_line_runs_as_a_module(module):
+    """What launchers start by a module's name, where no script is installed."""
+    done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"hf-lwal {hf_lwal.__version__}"
+
+
 def test_looking_for_a_module_of_transformers_does_not_keep_the_models_from_it():
     """Tools ask where a module is without importing it; the import that comes later must acquaint all the same."""
     code = (
