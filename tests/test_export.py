@@ -383,7 +383,7 @@ def test_onnx_answers_as_the_model_does(models, name, tmp_path):
 
 
 def test_onnx_that_differs_is_refused(models, tmp_path, monkeypatch):
-    from hf_lwal import fold_check, onnx_export
+    from hf_lwal.modeling import fold_check, onnx_export
 
     monkeypatch.setattr(fold_check, "TOLERANCE", -1.0)
     with pytest.raises(ValueError, match="onnxruntime gives other logits than PyTorch for ViTForImageClassification"):
@@ -391,7 +391,7 @@ def test_onnx_that_differs_is_refused(models, tmp_path, monkeypatch):
 
 
 def test_onnx_names_the_extra(monkeypatch):
-    from hf_lwal import onnx_export
+    from hf_lwal.modeling import onnx_export
 
     monkeypatch.setattr(onnx_export, "NEEDED", ("onnx", "no_such_module"))
     with pytest.raises(ImportError, match=r'needs no_such_module: pip install "hf-lwal\[onnx\]"'):

@@ -83,7 +83,7 @@ def test_a_head_without_bias_goes_to_onnx_alone(saved, tmp_path, capsys):
 
 def test_a_failure_leaves_nothing(saved, tmp_path, monkeypatch, capsys):
     """Half a folder looks like a model and serves something else."""
-    from hf_lwal import onnx_export
+    from hf_lwal.modeling import onnx_export
 
     def fails(*_):
         raise ValueError("onnxruntime gives other logits.")
