@@ -74,7 +74,7 @@ def text_trainer(tiny_config, tmp_path_factory):
 def card_of(trainer, tmp_path, monkeypatch, **said):
     """Text of a card that a trainer writes into an empty folder, and the facts beside it."""
     monkeypatch.setattr(trainer.args, "output_dir", str(tmp_path / "out"))
-    monkeypatch.setattr(trainer.hub, "said", {})
+    monkeypatch.setattr(trainer._hub_pushes, "said", {})
     trainer.create_model_card(**said)
     texts = [(tmp_path / "out" / name).read_text(encoding="utf-8") for name in ("README.md", "card_facts.json")]
     return texts[0], texts[1]
@@ -159,7 +159,7 @@ class TestWhoseRows:
         assert card_of(text_trainer, tmp_path, monkeypatch)[1].count('"texts"') == 2, "one row of each"
         assert card_of(text_trainer, tmp_path, monkeypatch, samples=2)[1].count('"texts"') == 4
         text_trainer.create_model_card()
-        assert text_trainer.hub.said["samples"] == 2, "and it holds for later calls"
+        assert text_trainer._hub_pushes.said["samples"] == 2, "and it holds for later calls"
         with pytest.raises(ValueError, match="samples is -1, but it must be 0 or more"):
             text_trainer.create_model_card(samples=-1)
         with pytest.raises(ValueError, match="lwal_card_samples is -2"):

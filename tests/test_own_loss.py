@@ -254,3 +254,20 @@ def test_a_loss_that_is_not_told_the_number_of_rows_trains_as_ours(tiny_config, 
     trainer = run(kind, lwal(tiny_config), tmp_path, size=4, steps=4)
     assert first_gradient(trainer) == pytest.approx(first_gradient(expected), rel=1e-3)
     assert trainer.model.label_table.counts.sum() == expected.model.label_table.counts.sum() > len(TRAIN)
+
+
+class KeepsItsOwn(LwALTrainer):
+    """Attributes as people give them to their trainers."""
+
+    def __init__(self, *args, **kwargs):
+        self.task, self.best, self.hub, self.parts = "intents", 0.0, None, []
+        self.rows, self.best_model, self.start_pass, self.checkpointing = [], None, False, None
+        super().__init__(*args, **kwargs)
+
+
+def test_attributes_of_a_subclass_meet_none_of_ours(tiny_config, tmp_path):
+    """What a trainer is made of must not be overwritten by a name that anyone would choose."""
+    trainer = run(KeepsItsOwn, lwal(tiny_config), tmp_path)
+    assert trainer.state.global_step == 4
+    assert (trainer.task, trainer.best, trainer.hub, trainer.parts) == ("intents", 0.0, None, [])
+    assert bool(trainer.model.label_table.seen.all())

@@ -117,11 +117,11 @@ def test_rows_are_read_by_length_and_come_back_in_their_order(tmp_path):
     model = AutoModelForLwALClassification.from_config(tiny_config("bert", num_labels=4)).eval()
     args = arguments(tmp_path, per_device_eval_batch_size=8)
     trainer = LwALTrainer(model, args, train_dataset=data, data_collator=padded)
-    batches = trainer.training_rows.of_each_class(5)
+    batches = trainer._training_rows.of_each_class(5)
     widths = [batch["input_ids"].shape[1] for batch in batches]
     assert widths == sorted(widths)
     assert len(set(widths)) > 1
-    samples = trainer.training_rows.collect(batches, "")
+    samples = trainer._training_rows.collect(batches, "")
     rows = [data[index] for index in batches.dataset.indices]
     with torch.no_grad():
         alone = [model.start_values({k: v for k, v in padded([row]).items() if k != "labels"}) for row in rows]

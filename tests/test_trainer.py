@@ -276,7 +276,7 @@ def test_start_rows_are_read_batch_by_batch(tiny_config, tmp_path):
 
     args = arguments(tmp_path, remove_unused_columns=False, per_device_eval_batch_size=16)
     trainer = LwALTrainer(lwal(tiny_config, "vit"), args, train_dataset=pictures.with_transform(transform))
-    batches = trainer.training_rows.of_each_class(16)
+    batches = trainer._training_rows.of_each_class(16)
     assert read == []
     first = next(iter(batches))
     assert first["pixel_values"].shape == (16, 3, 32, 32)
@@ -492,8 +492,8 @@ def test_refresh_before_evaluation_only_where_wanted(tiny_config, tmp_path):
     for name, wanted, expected in (("bert", "auto", 0), ("bert", "evaluate", 4), ("bert", "no", 0), ("bert", "3", 2)):
         args = arguments(tmp_path, max_steps=8, eval_strategy="steps", eval_steps=2, lwal_eval_refresh=wanted)
         trainer = LwALTrainer(lwal(tiny_config, name), args, train_dataset=TRAIN, eval_dataset=TEST.select(range(8)))
-        collect = trainer.training_rows.collect
-        trainer.training_rows.collect = lambda batches, text, *more, collect=collect, **kwargs: (
+        collect = trainer._training_rows.collect
+        trainer._training_rows.collect = lambda batches, text, *more, collect=collect, **kwargs: (
             calls.append(text) or collect(batches, text, *more, **kwargs)
         )
         trainer.train()
@@ -725,7 +725,7 @@ def test_one_hot_from_class_means_is_the_nearest_mean_classifier(tiny_config, tm
     batch = TRAIN.with_format("torch")[:]
     samples = ours.initialize_labels([batch], progress=False)
     means = torch.stack([samples.values[samples.labels == c].mean(0) for c in range(LABELS)])
-    chosen = trainer.training_rows.of_each_class(16)
+    chosen = trainer._training_rows.of_each_class(16)
     values = ours.initialize_labels(chosen, progress=False)
     means = torch.stack([values.values[values.labels == c].mean(0) for c in range(LABELS)])
     test = TEST.with_format("torch")[:]

@@ -51,7 +51,7 @@ class StartPass(TrainerPart):
         """Raise ValueError for descriptions of labels that the settings cannot mean; remember earlier refreshes."""
         trainer = self.trainer
         if trainer.label_objective.counts_label_names:
-            check_descriptions(trainer.lwal_settings.label_names, trainer.label_names_by_id(), trainer.task)
+            check_descriptions(trainer.lwal_settings.label_names, trainer.label_names_by_id(), trainer.task_of_model)
         refreshes = [entry["step"] for entry in trainer.state.log_history if "eval_refresh_seconds" in entry]
         self._last_refresh = max(refreshes, default=0)
 
@@ -125,7 +125,7 @@ class StartPass(TrainerPart):
         starts_elsewhere = getattr(model.config, "initial_labels", None) == "one_hot"
         if setting == "off" or not trainer.label_objective.counts_label_names or starts_elsewhere:
             return samples
-        if trainer.task != "text":
+        if trainer.task_of_model != "text":
             return samples
         tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
         if not isinstance(tokenizer, PreTrainedTokenizerBase):

@@ -78,10 +78,10 @@ class LwALTrainer(HookedTrainer):
         args = LwALTrainingArguments("tmp_trainer") if args is None else args
         self._own_objective = objective
         self._said: set[str] = set()
-        self.checkpointing, self.hub, self.best = Checkpointing(self), HubPushes(self), BestModel(self)
-        self.training_rows = TrainingRows(self)
-        self.start_pass = StartPass(self, self.training_rows)
-        self.parts = (self.hub, self.checkpointing, self.best, self.training_rows)
+        self._checkpointing, self._hub_pushes, self._best_model = Checkpointing(self), HubPushes(self), BestModel(self)
+        self._training_rows = TrainingRows(self)
+        self._start_pass = StartPass(self, self._training_rows)
+        self._parts = (self._hub_pushes, self._checkpointing, self._best_model, self._training_rows)
         self._take_settings(args, model)
         given = inspect.signature(Trainer.__init__).bind_partial(self, model, args, *positional, **kwargs).arguments
         self._own_optimizer = any(part is not None for part in given.get("optimizers") or ())
@@ -163,9 +163,9 @@ class LwALTrainer(HookedTrainer):
             check_labels_of_checkpoint(checkpoint, self.label_names_by_id())
             if not (self.is_fsdp_enabled or self.is_deepspeed_enabled):
                 check_weights_of_checkpoint(checkpoint, self.core_model.state_dict())
-        self.best.say()
+        self._best_model.say()
         try:
-            with self.best.in_arguments(), self.checkpointing.alone(trial):
+            with self._best_model.in_arguments(), self._checkpointing.alone(trial):
                 output = super().train(checkpoint, trial, *args, **kwargs)
         finally:
             if (model := self.lwal_model) is not None:
@@ -339,7 +339,7 @@ class LwALTrainer(HookedTrainer):
         if (left_out := untrained_parts(self)) is not None:
             self._warn_once(left_out)
         self._class_weights = check_train_labels(self, self.label_names_by_id())
-        self.start_pass.check()
+        self._start_pass.check()
         self._step_sums, self._label_log = None, LabelLog()
         model = self.core_model
         if isinstance(model, LwALPreTrainedModel):
@@ -351,7 +351,7 @@ class LwALTrainer(HookedTrainer):
             return
         if numbers := self.label_objective.begin(model):
             self.log(numbers)
-        self.start_pass.run()
+        self._start_pass.run()
 
     def check_finite(self) -> None:
         """Raise FloatingPointError where a weight is NaN or infinite: nothing more can be learned, nor measured."""
@@ -381,7 +381,7 @@ class LwALTrainer(HookedTrainer):
         Args:
             epoch_end: whether an epoch has just ended.
         """
-        self.start_pass.refresh_for_evaluation(epoch_end)
+        self._start_pass.refresh_for_evaluation(epoch_end)
 
     # -- the objective's own parameters and state --------------------------------------------------------------------
 
@@ -425,23 +425,23 @@ class LwALTrainer(HookedTrainer):
     @property
     def best_metric(self) -> str | None:
         """Name of the metric that tells the best model."""
-        return "accuracy" if self.best.goes_by_accuracy else self.args.metric_for_best_model
+        return "accuracy" if self._best_model.goes_by_accuracy else self.args.metric_for_best_model
 
     @property
     def hub_token(self) -> str | None:
         """Token of the push that is under way, else that of the arguments."""
-        return self.hub.token or self.args.hub_token
+        return self._hub_pushes.token or self.args.hub_token
 
     @property
     def hub_revision(self) -> str | None:
         """Branch of the push that is under way, else that of the arguments."""
-        return self.hub.revision or self.args.hub_revision
+        return self._hub_pushes.revision or self.args.hub_revision
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the model, and beside it what the objective has learned (``objective.safetensors``)."""
         super().save_model(output_dir, _internal_call)
         if not _internal_call:
-            self.checkpointing.save_learned(output_dir or str(self.args.output_dir))
+            self._checkpointing.save_learned(output_dir or str(self.args.output_dir))
 
     def push_to_hub(
         self,
@@ -453,7 +453,7 @@ class LwALTrainer(HookedTrainer):
         **kwargs: Any,
     ) -> Any:
         """Push model, card and processing class; arguments and result as in transformers."""
-        with self.hub.push(token, revision):
+        with self._hub_pushes.push(token, revision):
             return super().push_to_hub(commit_message, blocking, token, revision, *args, **kwargs)
 
     def create_model_card(
@@ -509,11 +509,11 @@ class LwALTrainer(HookedTrainer):
             "examples": examples,
             "command": command,
         }
-        facts = self.hub.say_for_card(said, samples)
+        facts = self._hub_pushes.say_for_card(said, samples)
         if self.is_world_process_zero():
             from ..model_card import write_trainer_card
 
-            with self.best.in_arguments():
+            with self._best_model.in_arguments():
                 write_trainer_card(self, facts)
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
@@ -537,13 +537,13 @@ class LwALTrainer(HookedTrainer):
         then means the evaluation loss, as it does in transformers without ``compute_metrics``. With metrics or an
         objective of your own, ``direction`` is "minimize" by default, as there.
         """
-        compute_objective, direction = self.best.search_by(compute_objective, direction)
+        compute_objective, direction = self._best_model.search_by(compute_objective, direction)
         return super().hyperparameter_search(hp_space, compute_objective, n_trials, direction, *args, **kwargs)
 
     # -- data and logs --------------------------------------------------------------------------------------------
 
     @property
-    def task(self) -> str | None:
+    def task_of_model(self) -> str | None:
         """The kind of input, "text", "image" or "audio"; None where transformers has no such class for the model."""
         model = self.core_model
         if isinstance(model, LwALPreTrainedModel):

@@ -131,7 +131,7 @@ class HookedTrainer(Trainer):
     optimizer: Any
     label_objective: Objective
     lwal_settings: LwALSettings
-    parts: tuple[TrainerPart, ...] = ()
+    _parts: tuple[TrainerPart, ...] = ()
     _before_trial: Mapping[str, Any] = {}
 
     @property
@@ -154,7 +154,7 @@ class HookedTrainer(Trainer):
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         if self.args.should_save:
             name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-            for part in self.parts:
+            for part in self._parts:
                 part.checkpoint_begins(os.path.join(self._get_output_dir(trial=trial), name))
         super()._save_checkpoint(model, trial)
 
@@ -164,22 +164,22 @@ class HookedTrainer(Trainer):
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         folder = output_dir or str(self.args.output_dir)
-        for part in self.parts:
+        for part in self._parts:
             part.model_saving(folder)
         super()._save(output_dir, state_dict)
-        for part in self.parts:
+        for part in self._parts:
             part.model_saved(folder)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
-        for part in self.parts:
+        for part in self._parts:
             part.optimizer_saved(output_dir)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         with _named(checkpoint, "the state of the optimizer"):
             super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
-            for part in self.parts:
+            for part in self._parts:
                 part.optimizer_loaded(checkpoint)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
@@ -189,16 +189,16 @@ class HookedTrainer(Trainer):
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         with _named(resume_from_checkpoint, "the weights"):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
-            for part in self.parts:
+            for part in self._parts:
                 part.weights_loaded(resume_from_checkpoint)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        if not any([part.explains_missing_weights(load_result) for part in self.parts]):
+        if not any([part.explains_missing_weights(load_result) for part in self._parts]):
             super()._issue_warnings_after_load(load_result)
 
     def _load_best_model(self) -> None:
         super()._load_best_model()
-        for part in self.parts:
+        for part in self._parts:
             part.best_model_loaded(self.state.best_model_checkpoint)
 
     # -- the course of a training -------------------------------------------------------------------------------------
@@ -214,18 +214,18 @@ class HookedTrainer(Trainer):
         self.control.should_training_stop = True
 
     def _finalize_training(self, trial: Any, num_train_samples: int, start_time: float) -> Any:
-        start_time += sum(part.training_ends() for part in self.parts)
+        start_time += sum(part.training_ends() for part in self._parts)
         return super()._finalize_training(trial, num_train_samples, start_time)
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         before = self.state.best_metric
         found = super()._determine_best_metric(metrics, trial)
-        for part in self.parts if before is not None else ():
+        for part in self._parts if before is not None else ():
             found = part.is_best(metrics, found)
         return found
 
     def _evaluate(self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False) -> Any:
-        own = [part for part in self.parts if part.steps_plateau()]
+        own = [part for part in self._parts if part.steps_plateau()]
         metrics = super()._evaluate(trial, ignore_keys_for_eval, skip_scheduler or bool(own))
         for part in () if skip_scheduler else own:
             part.step_plateau(metrics)
@@ -248,12 +248,12 @@ class HookedTrainer(Trainer):
     # -- pushes -------------------------------------------------------------------------------------------------------
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        if not self.is_world_process_zero() or all([part.push_begins(checkpoint_folder) for part in self.parts]):
+        if not self.is_world_process_zero() or all([part.push_begins(checkpoint_folder) for part in self._parts]):
             super()._push_from_checkpoint(checkpoint_folder)
 
     def _finish_current_push(self) -> None:
         super()._finish_current_push()
-        for part in self.parts:
+        for part in self._parts:
             part.push_ended()
 
     def wait_for_push(self) -> None:
@@ -274,7 +274,7 @@ class HookedTrainer(Trainer):
     def _get_dataloader(self, dataset: Any, description: str, *args: Any, **kwargs: Any) -> DataLoader[Any]:
         own, training = self.data_collator, bool(kwargs.get("is_training"))
         try:
-            for part in self.parts:
+            for part in self._parts:
                 loaded = part.rows_to_load(dataset, self.data_collator, description, training)
                 dataset, self.data_collator = loaded
             if (sampler := kwargs.get("sampler_fn")) is not None:  # some samplers look into the columns
