@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -23,9 +24,11 @@ from transformers import PreTrainedModel, set_seed
 from hf_lwal import AutoModelForLwALClassification
 
 RECORDED = Path(__file__).with_name("recorded")
+# With its usual epsilon AdamW makes steps of the size of the learning rate from gradients that are rounding alone.
+ADAMW = {"optim": "adamw_torch", "learning_rate": 1e-3, "adam_epsilon": 1e-3}
 RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "default": ("bert", "default", {}),
-    "default, AdamW": ("bert", "default", {"optim": "adamw_torch", "learning_rate": 1e-3}),
+    "default, AdamW": ("bert", "default", ADAMW),
     "default, accumulation": ("bert", "default", {"gradient_accumulation_steps": 2}),
     "default, images": ("resnet", "default", {}),
     "default, every third step": ("bert", "default", {"lwal_refresh_every": 3, "lwal_warmup_steps": 2}),
@@ -46,6 +49,8 @@ LOOPS: dict[str, dict[str, Any]] = {"default": {}, "paper": {"preset": "paper"}}
 """Name → settings of a model that a plain loop trains."""
 CHECKPOINTS = {"text": ("bert", "default"), "paper": ("bert", "paper"), "images": ("resnet", "default")}
 STEPS = 8
+SAVED_AT = 4
+"""Step of the checkpoint that a training goes on from."""
 
 
 def digest(tensor: Tensor) -> str:
@@ -70,6 +75,16 @@ def trained(name: str, folder: Path) -> tuple[Any, dict[str, Any]]:
     trainer, trajectory = train(build(model, method), args, rows_for(model, 96), rows_for(model, 40, seed=1))
     losses = trajectory.tensors.pop("loss").tolist()
     return trainer, summary(trajectory.tensors, losses)
+
+
+def resumed(checkpoint: Path, folder: Path) -> dict[str, Any]:
+    """Summary of a training that goes on from a checkpoint of an earlier one."""
+    args = arguments(folder, max_steps=STEPS, per_device_train_batch_size=16, **ADAMW)
+    set_seed(0)
+    rows, test = rows_for("bert", 96), rows_for("bert", 40, seed=1)
+    _, trajectory = train(build("bert"), args, rows, test, str(checkpoint))
+    losses = trajectory.tensors.pop("loss").tolist()
+    return summary(trajectory.tensors, losses)
 
 
 def looped(name: str) -> dict[str, Any]:
@@ -126,9 +141,11 @@ def saved(name: str, folder: Path) -> None:
 
 def platform() -> dict[str, str]:
     """What decides the last digits of a run on a CPU."""
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
-    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
-    return {"torch": torch.__version__, "cpu": f"{model} {torch.backends.cpu.get_cpu_capability()}"}
+    told = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
+    first = dict(line.split(":", 1) for line in told.partition("\n\n")[0].splitlines())
+    told_of = {name.strip(): value.strip() for name, value in first.items()}
+    parts = [told_of.get(name, "?") for name in ("model name", "cpu family", "model", "stepping")]
+    return {"torch": torch.__version__, "cpu": " ".join([*parts, torch.backends.cpu.get_cpu_capability()])}
 
 
 def record(folder: Path) -> None:
@@ -138,7 +155,14 @@ def record(folder: Path) -> None:
         with tempfile.TemporaryDirectory() as place:
             runs[name] = trained(name, Path(place))[1]
     loops = {name: looped(name) for name in LOOPS}
-    text = json.dumps({"platform": platform(), "runs": runs, "loops": loops}, indent=1)
+    with tempfile.TemporaryDirectory() as place:
+        saves = {"save_strategy": "steps", "save_steps": SAVED_AT}
+        args = arguments(Path(place), max_steps=SAVED_AT, per_device_train_batch_size=16, **ADAMW, **saves)
+        set_seed(0)
+        train(build("bert"), args, rows_for("bert", 96), rows_for("bert", 40, seed=1))
+        shutil.copytree(f"{place}/checkpoint-{SAVED_AT}", folder / "checkpoint", dirs_exist_ok=True)
+        went_on = resumed(folder / "checkpoint", Path(place, "on"))
+    text = json.dumps({"platform": platform(), "runs": runs, "loops": loops, "resumed": went_on}, indent=1)
     (folder / "trajectories.json").write_text(text + "\n", encoding="utf-8")
     for name in CHECKPOINTS:
         saved(name, folder / name)

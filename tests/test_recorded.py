@@ -3,15 +3,16 @@
 import json
 import math
 import shutil
+import sys
 
 import pytest
 import torch
-from recording import CHECKPOINTS, LOOPS, RECORDED, RUNS, looped, platform, trained
+from recording import CHECKPOINTS, LOOPS, RECORDED, RUNS, looped, platform, resumed, trained
 from safetensors.torch import load_file
 from trajectory import logits_of, rows_for
 from transformers import AutoModelForImageClassification, AutoModelForSequenceClassification
 
-from hf_lwal import AutoModelForLwALClassification
+from hf_lwal import AutoModelForLwALClassification, LwALTrainingArguments
 from hf_lwal.cli.main import main
 
 KNOWN = json.loads((RECORDED / "trajectories.json").read_text(encoding="utf-8"))
@@ -47,6 +48,22 @@ def test_trainings_go_as_before(name, tmp_path):
 @pytest.mark.parametrize("name", LOOPS)
 def test_plain_loops_go_as_before(name):
     compare(looped(name), KNOWN["loops"][name])
+
+
+def test_checkpoints_are_resumed_as_before(tmp_path):
+    """A training that was interrupted before an upgrade goes on as if nothing had happened."""
+    checkpoint = shutil.copytree(RECORDED / "checkpoint", tmp_path / "checkpoint-4")
+    compare(resumed(checkpoint, tmp_path / "on"), KNOWN["resumed"])
+    assert KNOWN["resumed"]["losses"] == KNOWN["runs"]["default, AdamW"]["losses"]
+
+
+def test_saved_arguments_are_read_as_before():
+    """They are pickled under the names that their classes had."""
+    sys.modules.pop("hf_lwal.training_args", None)
+    with pytest.warns(FutureWarning, match=r"hf_lwal\.training_args is now hf_lwal\.settings\.training_args"):
+        args = torch.load(RECORDED / "checkpoint" / "training_args.bin", weights_only=False)
+    assert type(args) is LwALTrainingArguments
+    assert (args.max_steps, args.adam_epsilon, args.lwal_memory) == (4, 1e-3, None)
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)

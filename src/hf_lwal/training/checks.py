@@ -98,7 +98,7 @@ def check_train_labels(trainer: HookedTrainer, names: dict[int, str]) -> Tensor 
 
 def untrained_parts(trainer: HookedTrainer) -> str | None:
     """Sentence where a subclass's ``create_optimizer`` left out what the objective learns itself; None if not."""
-    if trainer.optimizer is None or holds_own_parameters(trainer):
+    if trainer.optimizer is None or trainer.shards_weights:
         return None
     held = {id(parameter) for group in trainer.optimizer.param_groups for parameter in group["params"]}
     left = [name for name, parameter in trainer.label_objective.named_parameters() if id(parameter) not in held]
@@ -111,14 +111,9 @@ def untrained_parts(trainer: HookedTrainer) -> str | None:
     )
 
 
-def holds_own_parameters(trainer: HookedTrainer) -> bool:
-    """Whether ranks hold parts of the weights, in parameters that their engine made."""
-    return bool(trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled)
-
-
 def labels_were_edited(trainer: HookedTrainer) -> bool:
     """Whether the optimizer of an earlier training holds a label table that is no more."""
-    if holds_own_parameters(trainer):
+    if trainer.shards_weights:
         return False
     alive = {id(parameter) for part in (trainer.model, trainer.label_objective) for parameter in part.parameters()}
     return any(id(parameter) not in alive for group in trainer.optimizer.param_groups for parameter in group["params"])
@@ -126,7 +121,7 @@ def labels_were_edited(trainer: HookedTrainer) -> bool:
 
 def check_finite(trainer: HookedTrainer) -> None:
     """Raise FloatingPointError where a weight is NaN or infinite: nothing more can be learned, nor measured."""
-    if holds_own_parameters(trainer):  # ranks that hold unlike parts could not agree
+    if trainer.shards_weights:  # ranks that hold unlike parts could not agree
         return
     parts = {**dict(trainer.model.named_parameters()), **dict(trainer.label_objective.named_parameters())}
     trained = {name: part for name, part in parts.items() if part.requires_grad}
@@ -145,7 +140,7 @@ def check_finite(trainer: HookedTrainer) -> None:
 def check_ranks(trainer: HookedTrainer) -> None:
     """Raise RuntimeError, on all ranks, where they hold unlike label tables: each would train towards its own."""
     model = trainer.lwal_model
-    if model is None or holds_own_parameters(trainer):
+    if model is None or trainer.shards_weights:
         return
     table = model.label_table
     if differs_between_ranks([table.class_features, table.counts, table.offset_bias, table.log_scale_bias]):

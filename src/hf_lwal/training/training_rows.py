@@ -100,8 +100,7 @@ class TrainingRows(TrainerPart):
         """
         trainer = self.trainer
         parts: Any = batches.batch_sampler if isinstance(batches, DataLoader) else []
-        in_parts = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
-        if in_parts or bool(batch_norms(trainer.core_model)) or len(parts) < world_size():
+        if trainer.shards_weights or batch_norms(trainer.core_model) or len(parts) < world_size():
             return [list(parts)]
         return [list(parts[rank :: world_size()]) for rank in range(world_size())]
 

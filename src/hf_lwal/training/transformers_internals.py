@@ -145,6 +145,11 @@ class HookedTrainer(Trainer):
         model = self.core_model
         return model if isinstance(model, LwALPreTrainedModel) else None
 
+    @property
+    def shards_weights(self) -> bool:
+        """Whether ranks hold parts of the weights, in parameters that their engine made."""
+        return bool(self.is_fsdp_enabled or self.is_deepspeed_enabled)
+
     def settled(self, model: nn.Module) -> nn.Module:
         """Prepare ``model`` for the arguments as they are now."""
         return model
