@@ -8,6 +8,7 @@ from transformers import set_seed
 
 from hf_lwal import AutoModelForLwALClassification, LabelTable
 from hf_lwal.modeling.algorithm import RunningMeans
+from hf_lwal.modeling.step_sums import StepSums
 
 
 @pytest.mark.parametrize(
@@ -26,9 +27,8 @@ def test_the_drift_is_followed_by_the_share_that_was_given(tiny_config, mode, sh
     model = AutoModelForLwALClassification.from_config(tiny_config("bert", num_labels=3), embedding_dim=8)
     model.label_tracking, model.config.follow_drift = mode, share
     table = model.label_table
-    RunningMeans.first_sight(
-        table, torch.cat([torch.randn(3, table.class_features.shape[1]), torch.ones(3, 1)], dim=1)
-    )
+    first = torch.cat([torch.randn(3, table.class_features.shape[1]), torch.ones(3, 1)], dim=1)
+    RunningMeans.first_sight(table, StepSums(first))
     means, before = table.class_features.clone(), model.current_label_vectors().detach()
     shift = torch.linspace(-1, 1, means.shape[1])
     rows = torch.tensor([[2.0], [2.0], [0.0]])  # the third label, of which the step has no rows, must follow too

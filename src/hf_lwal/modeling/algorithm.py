@@ -28,6 +28,7 @@ from .distributed import all_reduce_sum
 from .functional import centroids, class_sums, common_drift, refreshed_label_vectors
 from .label_rows import Head
 from .label_table import LabelTable
+from .step_sums import StepSums
 
 
 @dataclass
@@ -102,14 +103,14 @@ class LabelUpdate(ABC):
 
     @abstractmethod
     def end_step(
-        self, table: LabelTable, head: Head | None, sums: Tensor, due: bool, settings: LabelSettings, follow: float
+        self, table: LabelTable, head: Head | None, sums: StepSums, due: bool, settings: LabelSettings, follow: float
     ) -> None:
         """Take what an optimizer step has seen.
 
         Args:
             table: the label table.
             head: as above.
-            sums: (C, N + 1) float32 class sums and counts of all rows of the step, equal on all ranks.
+            sums: class sums and counts of all rows of the step, equal on all ranks.
             due: this step refreshes.
             settings: what each way has to choose.
             follow: share of the common drift that label vectors follow.
@@ -150,7 +151,7 @@ class BatchCentroids(LabelUpdate):
         table.counts.add_(counts.round().long())
 
     def end_step(
-        self, table: LabelTable, head: Head | None, sums: Tensor, due: bool, settings: LabelSettings, follow: float
+        self, table: LabelTable, head: Head | None, sums: StepSums, due: bool, settings: LabelSettings, follow: float
     ) -> None:
         """Nothing is left to do: the refresh was part of the forward."""
 
@@ -173,69 +174,97 @@ class RunningMeans(LabelUpdate):
 
     @torch.no_grad()
     def end_step(
-        self, table: LabelTable, head: Head | None, sums: Tensor, due: bool, settings: LabelSettings, follow: float
+        self, table: LabelTable, head: Head | None, sums: StepSums, due: bool, settings: LabelSettings, follow: float
     ) -> None:
         """Keep the sums of the step, and merge them into the class means when a refresh is due."""
-        sums = torch.where(sums.isfinite().all(), sums, 0.0)
+        sums = sums.finite()
+        reanchor = settings.offset and settings.reanchor
+        if due and sums.classes is not None and self._nothing_pending(table):
+            self.merge(table, head, sums, settings.memory, reanchor, follow)
+            return
         if settings.refresh_every == 0:  # means stay, but a label without one would never be learned
             self.first_sight(table, sums)
             table.pending_sums.zero_()
         else:
-            table.pending_sums.add_(sums)
+            sums.add_to(table.pending_sums, sums.sums)
+            table.nothing_pending = False
         if due:
-            self.refresh(table, head, settings.memory, settings.offset and settings.reanchor, follow)
+            self.refresh(table, head, settings.memory, reanchor, follow)
 
     def current(self, table: LabelTable, head: Head | None) -> Tensor:
         """Derived anew: head and offset move at every step."""
         return table.derived(head)
 
     @staticmethod
+    def _nothing_pending(table: LabelTable) -> bool:
+        """Whether no sums of earlier steps wait; the device is asked once, after the table was made or loaded."""
+        if table.nothing_pending is None:
+            table.nothing_pending = not bool(table.pending_sums.any())
+        return table.nothing_pending
+
+    @classmethod
     @torch.no_grad()
-    def refresh(table: LabelTable, head: Head | None, memory: float, reanchor: bool, follow: float = 0.0) -> None:
-        """Merge the pending sums into the class means and forget them.
+    def refresh(
+        cls, table: LabelTable, head: Head | None, memory: float, reanchor: bool, follow: float = 0.0
+    ) -> None:
+        """`merge` the pending sums into the class means and forget them."""
+        cls.merge(table, head, StepSums(table.pending_sums), memory, reanchor, follow)
+        table.pending_sums.zero_()
+        table.nothing_pending = True
+
+    @staticmethod
+    @torch.no_grad()
+    def merge(
+        table: LabelTable, head: Head | None, step: StepSums, memory: float, reanchor: bool, follow: float = 0.0
+    ) -> None:
+        """Merge sums into the class means.
 
         Args:
             table: the label table.
             head: as for `LabelTable.derived`.
+            step: the sums.
             memory: M of `refreshed_label_vectors`.
             reanchor: move the offset against the jump of the means, so that label vectors move by gradient only.
                 A class that had no mean jumps to its first.
             follow: share of `common_drift` by which the means of all classes move first, and label vectors with them,
                 re-anchored or not.
         """
-        sums, counts = table.pending_sums[:, :-1], table.pending_sums[:, -1]
-        seen = table.seen.unsqueeze(1)  # (C, 1)
+        sums, counts = step.sums[:, :-1], step.sums[:, -1]
+        rows_seen = step.of(table.counts)  # (n,)
+        seen = (rows_seen > 0).unsqueeze(1)  # (n, 1)
+        before = step.of(table.class_features)  # (n, N)
         if follow:
-            drift = common_drift(table.class_features, torch.where(seen, sums, 0.0), counts * table.seen)
-            table.class_features.add_(torch.where(seen, follow * drift, 0.0))
-        means = refreshed_label_vectors(table.class_features, table.counts, sums, counts, memory)
+            drift = common_drift(before, torch.where(seen, sums, 0.0), counts * seen.squeeze(1))
+            table.class_features.addcmul_(table.seen.unsqueeze(1).to(drift), follow * drift)
+            before = step.of(table.class_features)
+        means = refreshed_label_vectors(before, rows_seen, sums, counts, memory)
         if reanchor:
             # The head is affine: mapping the small difference keeps digits that subtracting two outputs would lose.
             zero = torch.zeros_like(means[:1])
-            jump = table.through(head, table.class_features - means) - table.through(head, zero)
-            table.offset_bias.add_(torch.where(seen, jump, 0.0))
-        table.class_features.copy_(means)
-        table.counts.add_(counts.round().long())
-        table.pending_sums.zero_()
+            jump = table.through(head, before - means) - table.through(head, zero)
+            step.add_to(table.offset_bias, torch.where(seen, jump, 0.0))
+        step.put(table.class_features, before, means)
+        step.add_to(table.counts, counts.round().long())
 
     @staticmethod
     @torch.no_grad()
-    def first_sight(table: LabelTable, sums: Tensor) -> Tensor:
+    def first_sight(table: LabelTable, step: StepSums) -> StepSums:
         """Give classes without a mean the mean of their first rows, at once.
 
         Args:
             table: the label table.
-            sums: (C, N + 1) class sums and counts.
+            step: class sums and counts.
 
         Returns:
-            (C, N + 1) the sums that are still to be merged at the next refresh.
+            The sums that are still to be merged at the next refresh.
         """
-        counts = sums[:, -1]
-        new = (~table.seen & (counts > 0)).unsqueeze(1)  # (C, 1)
-        means = centroids(sums[:, :-1], counts)
-        table.class_features.copy_(torch.where(new, means, table.class_features))
-        table.counts.add_(torch.where(new.squeeze(1), counts, 0.0).round().long())
-        return torch.where(new, 0.0, sums)
+        counts = step.sums[:, -1]
+        new = ((step.of(table.counts) == 0) & (counts > 0)).unsqueeze(1)  # (n, 1)
+        before = step.of(table.class_features)
+        means = centroids(step.sums[:, :-1], counts)
+        step.put(table.class_features, before, torch.where(new, means, before))
+        step.add_to(table.counts, torch.where(new.squeeze(1), counts, 0.0).round().long())
+        return step._replace(sums=torch.where(new, 0.0, step.sums))
 
 
 UPDATES: dict[str, LabelUpdate] = {"default": RunningMeans(), "paper": BatchCentroids()}

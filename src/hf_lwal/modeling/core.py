@@ -35,6 +35,7 @@ from .heads import (
 )
 from .label_table import LabelTable
 from .label_tracking import Labels, LabelTracker
+from .step_sums import StepSums
 
 logger = logging.getLogger(__name__)
 
@@ -266,11 +267,12 @@ class LabelTableModel(PreTrainedModel):
         """Whether this training step refreshes the class means."""
         return self.tracker.refresh_due(self._tracked)
 
-    def commit(self, sums: Tensor) -> None:
+    def commit(self, sums: Tensor | StepSums) -> None:
         """End of an optimizer step: take its class sums, refresh when due, count the step.
 
         Args:
-            sums: (C, N + 1) float32 class sums and counts of all rows of the step, equal on all ranks.
+            sums: (C, N + 1) float32 class sums and counts of all rows of the step, or of the classes that occur in
+                it; equal on all ranks.
         """
         self.tracker.commit(self._tracked, sums)
 

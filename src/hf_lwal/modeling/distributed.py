@@ -112,3 +112,21 @@ def rows_of_ranks(rows: Tensor) -> list[Tensor]:
     parts = [torch.empty_like(padded) for _ in counts]
     dist.all_gather(parts, padded)
     return [part[: int(count)] for part, count in zip(parts, counts, strict=True)]
+
+
+def gathered_rows(rows: Tensor) -> Tensor:
+    """(ranks * n, …) rows of all ranks, in the order of the ranks, without gradient; n must be the same on all."""
+    if not is_distributed():
+        return rows
+    everything = rows.new_empty(world_size() * len(rows), *rows.shape[1:])
+    dist.all_gather_into_tensor(everything, rows.contiguous())
+    return everything
+
+
+def largest_of_ranks(number: int, device: torch.device) -> int:
+    """The largest of a number that each rank has."""
+    if not is_distributed():
+        return number
+    largest = torch.tensor([number], device=device)
+    dist.all_reduce(largest, dist.ReduceOp.MAX)
+    return int(largest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -53,6 +54,8 @@ class LabelTable(EditableRows):
 
     step: Tensor
     log_scale_bias: Tensor
+    nothing_pending: bool | None = None
+    """Whether ``pending_sums`` are zero, on the host, so that a step need not look at all of them; None: not known."""
 
     def __init__(
         self,
@@ -308,6 +311,10 @@ class LabelTable(EditableRows):
     def through(self, head: Head | None, means: Tensor) -> Tensor:
         """Class means (C, N), or what else the head takes, as embeddings (C, D) float32."""
         return means if head is None else head(means).float()
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self.nothing_pending = None
+        super()._load_from_state_dict(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> LabelTable:
         def keep_dtype(tensor: Tensor) -> Tensor:

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from .algorithm import UPDATES, LabelUpdate, RunningMeans, refresh_due
 from .configuration_lwal import LwALConfig
-from .distributed import all_reduce_sum, broadcast_
+from .distributed import all_reduce_sum, broadcast_, is_distributed
 from .functional import IGNORE_INDEX, finite_rows
 from .label_rows import Head
 from .label_table import LabelTable
+from .step_sums import StepSums
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class LabelTracker:
         self.stale = False
         self._step: int | None = None
         self._due: bool | None = None
-        self._last_sums: Tensor | None = None
+        self._last_sums: StepSums | None = None
         self._first_rows: list[tuple[Tensor, Tensor]] | None = None
         self._first_labels = 0
 
@@ -98,8 +99,9 @@ class LabelTracker:
         self.refresh_due(on)
         on.table.step.fill_(step)
 
-    def commit(self, on: Labels, sums: Tensor) -> None:
-        """End of a step: take its class sums (C, N + 1), equal on all ranks, refresh when due, count the step."""
+    def commit(self, on: Labels, sums: Tensor | StepSums) -> None:
+        """End of a step: take its class sums, equal on all ranks, refresh when due, count the step."""
+        sums = sums if isinstance(sums, StepSums) else StepSums(sums)
         own = LOOPS_FOLLOW if self.mode == "forward" else TRAINER_FOLLOWS
         follow = own if on.config.follow_drift is None else on.config.follow_drift
         on.update.end_step(on.table, on.head, sums, self.refresh_due(on), on.config, follow)
@@ -120,7 +122,10 @@ class LabelTracker:
         self.end_step(on)
         # One bad batch, whose step a scaler skips, must not stay.
         values, labels = finite_rows(values.detach(), labels)
-        self._last_sums = all_reduce_sum(on.table.sums_of(values, labels))
+        if is_distributed():  # batches of ranks may differ in size: sums of all classes have one on all
+            self._last_sums = StepSums(all_reduce_sum(on.table.sums_of(values, labels)))
+        else:
+            self._last_sums = StepSums.of_batch(values, labels, on.table.num_labels)
         if on.update.of_batch:
             return
         if self.step(on) == 0 and self._first_rows is None and not bool(on.table.seen.any()):
@@ -134,7 +139,7 @@ class LabelTracker:
                 )
         if self._first_rows is not None:
             self._first_rows.append((values, labels))
-            self._first_labels += int(self._last_sums[:, -1].sum())  # of all ranks, which must stop together
+            self._first_labels += int(self._last_sums.sums[:, -1].sum())  # of all ranks, which must stop together
         self._last_sums = RunningMeans.first_sight(on.table, self._last_sums)
         if self._first_rows is not None:
             self._calibrate(on, self._first_rows)

@@ -38,6 +38,7 @@ from .own_loss import replaces_loss, seen_outputs
 from .own_optimizer import Names, carry_over, parameter_names
 from .repooling import with_pooling
 from .start_pass import StartPass
+from .step_rows import StepRows
 from .training_rows import TrainingRows
 from .transformers_internals import HookedTrainer
 
@@ -97,9 +98,8 @@ class LwALTrainer(HookedTrainer):
         self.data_collator: Any = CheckedCollator(self.data_collator, self.label_names_by_id())
         for callback in (CentroidRefreshCallback, *filter(_refreshes, callbacks)):
             self.add_callback(callback)
-        self._step_sums: Tensor | None = None
         self._whole_step: WholeStep | None = None
-        self._label_log = LabelLog()
+        self._step_rows, self._label_log = self._new_step_rows(), LabelLog()
         self._class_weights: Tensor | None = None
 
     def add_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
@@ -295,8 +295,7 @@ class LwALTrainer(HookedTrainer):
         if model is None or model.label_update.of_batch:
             return
         values = model.values(outputs["embeddings"], outputs.get("features"))
-        sums = self._label_log.finite(model.label_table.sums_of(values, labels))
-        self._step_sums = sums if self._step_sums is None else self._step_sums + sums
+        self._step_rows.add(model.label_table, values, labels, self._label_log)
 
     def _observe_under_own_loss(self, seen: list[Any], labels: Tensor | None) -> None:
         """Keep a batch's class sums from what the model returned to a ``compute_loss`` that never called ours."""
@@ -340,7 +339,7 @@ class LwALTrainer(HookedTrainer):
             self._warn_once(left_out)
         self._class_weights = check_train_labels(self, self.label_names_by_id())
         self._start_pass.check()
-        self._step_sums, self._label_log = None, LabelLog()
+        self._step_rows, self._label_log = self._new_step_rows(), LabelLog()
         model = self.core_model
         if isinstance(model, LwALPreTrainedModel):
             model.label_tracking = "trainer"
@@ -352,6 +351,9 @@ class LwALTrainer(HookedTrainer):
         if numbers := self.label_objective.begin(model):
             self.log(numbers)
         self._start_pass.run()
+
+    def _new_step_rows(self) -> StepRows:
+        return StepRows(self.args.train_batch_size * self.args.gradient_accumulation_steps)
 
     def check_finite(self) -> None:
         """Raise FloatingPointError where a weight is NaN or infinite: nothing more can be learned, nor measured."""
@@ -370,10 +372,10 @@ class LwALTrainer(HookedTrainer):
             return
         if self._whole_step is not None:
             self._whole_step.commit(model)
-        sums, self._step_sums = self._step_sums, None
-        if sums is None or self.accelerator.optimizer_step_was_skipped:
-            sums = torch.zeros_like(model.label_table.pending_sums)
-        model.commit(sums if model.label_update.of_batch else all_reduce_sum(sums))
+        if model.label_update.of_batch:
+            model.commit(model.label_table.pending_sums)
+        else:
+            model.commit(self._step_rows.take(model.label_table, self.accelerator.optimizer_step_was_skipped))
 
     def refresh_for_evaluation(self, epoch_end: bool) -> None:
         """Before an evaluation or save: write evaluation-mode label vectors where the settings want it.

@@ -132,12 +132,17 @@ class HookedTrainer(Trainer):
     label_objective: Objective
     lwal_settings: LwALSettings
     _parts: tuple[TrainerPart, ...] = ()
+    _unwrapped: tuple[Any, Any] = (None, None)
     _before_trial: Mapping[str, Any] = {}
 
     @property
     def core_model(self) -> Any:
         """The model itself, without the wrappers of data parallelism, compilation and adapters."""
-        return core_model(self.accelerator.unwrap_model(self.model, keep_torch_compile=False))
+        wrapped, model = self._unwrapped
+        if wrapped is not self.model:  # unwrapping looks at every module of the model
+            model = core_model(self.accelerator.unwrap_model(self.model, keep_torch_compile=False))
+            self._unwrapped = self.model, model
+        return model
 
     @property
     def lwal_model(self) -> LwALPreTrainedModel | None:
