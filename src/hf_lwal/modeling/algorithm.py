@@ -204,9 +204,7 @@ class RunningMeans(LabelUpdate):
 
     @classmethod
     @torch.no_grad()
-    def refresh(
-        cls, table: LabelTable, head: Head | None, memory: float, reanchor: bool, follow: float = 0.0
-    ) -> None:
+    def refresh(cls, table: LabelTable, head: Head | None, memory: float, reanchor: bool, follow: float = 0.0) -> None:
         """`merge` the pending sums into the class means and forget them."""
         cls.merge(table, head, StepSums(table.pending_sums), memory, reanchor, follow)
         table.pending_sums.zero_()

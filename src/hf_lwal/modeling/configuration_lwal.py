@@ -25,7 +25,7 @@ NOT_THE_ENCODERS = (
     *("architectures", "model_type", "transformers_version", "auto_map", "quantization_config"),
 )
 """Keywords of ``from_pretrained`` that concern the whole model, although the encoder's configuration has them too."""
-EXTRA_OUTPUTS = ("embeddings", "features", "hidden_states", "attentions", "past_key_values", "cache")
+EXTRA_OUTPUTS = ("embeddings", "features", "label_vectors", "hidden_states", "attentions", "past_key_values", "cache")
 
 
 def start_of_head(initial_head: str, task: str) -> str:

@@ -54,11 +54,13 @@ class LwALClassifierOutput(ModelOutput):
 
     Attributes:
         loss: scalar float32, with ``labels``.
-        logits: (B, C) float32, ``-scale * distance``; higher is likelier.
+        logits: (B, C) float32, ``-scale * distance``; higher is likelier. None in steps of `LwALTrainer` whose many
+            logits nobody reads.
         embeddings: (B, D) float32, z.
         features: (B, H) input of the encoder's head in the model's dtype; None without such a head.
         hidden_states: as the encoder returns them.
         attentions: as the encoder returns them.
+        label_vectors: (C, D) float32 with gradient, in place of logits.
     """
 
     loss: Tensor | None = None
@@ -67,6 +69,7 @@ class LwALClassifierOutput(ModelOutput):
     features: Tensor | None = None
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
+    label_vectors: Tensor | None = None
 
 
 class LabelTableModel(PreTrainedModel):
@@ -124,7 +127,8 @@ class LabelTableModel(PreTrainedModel):
         if self.training:
             self._look_at_plain_loop(labels)
             vectors = self.tracker.label_vectors(self._tracked, embeddings, self.values(embeddings, features), labels)
-        logits = self.label_table(embeddings, vectors, labels)
+        without_logits = vectors is not None and self.tracker.leaves_out(len(embeddings), len(vectors))
+        logits = None if without_logits else self.label_table(embeddings, vectors, labels)
         output = LwALClassifierOutput(
             loss=None if labels is None or not self.tracker.takes_loss else self._loss(embeddings, logits, labels),
             logits=logits,
@@ -132,6 +136,7 @@ class LabelTableModel(PreTrainedModel):
             features=features,
             hidden_states=encoded.get("hidden_states"),
             attentions=encoded.get("attentions"),
+            label_vectors=vectors if without_logits else None,
         )
         wants_tuple = return_dict is False or (return_dict is None and not self.config.return_dict)
         return output.to_tuple() if wants_tuple else output

@@ -195,12 +195,12 @@ def pairwise_distances(embeddings: Tensor, label_vectors: Tensor, labels: Tensor
     centre = label_vectors.detach().mean(dim=0)  # distances do not depend on the centre, so no gradient is lost
     rows, columns = embeddings - centre, label_vectors - centre  # (B, D), (C, D)
     with torch.autocast(rows.device.type, enabled=False):  # a bfloat16 product leaves nothing of close distances
-        products = rows @ columns.T  # (B, C)
-    squared = rows.square().sum(dim=1, keepdim=True) - 2.0 * products + columns.square().sum(dim=1)  # (B, C)
+        squared = rows @ columns.T  # (B, C)
+    squared = squared.mul_(-2.0).add_(rows.square().sum(dim=1, keepdim=True)).add_(columns.square().sum(dim=1))
     if labels is not None:
         own = labels.clamp(min=0)
         own_squared = (embeddings - label_vectors[own]).square().sum(dim=1, keepdim=True)  # (B, 1)
-        squared = squared.scatter(1, own.unsqueeze(1), own_squared)
+        squared = squared.scatter_(1, own.unsqueeze(1), own_squared)
     return squared.clamp(min=SQUARED_DISTANCE_FLOOR).sqrt()
 
 

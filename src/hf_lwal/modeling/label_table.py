@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
+from .blockwise_loss import blockwise_cross_entropy
 from .distributed import broadcast_
 from .functional import (
     calibrated_scale,
@@ -145,6 +146,35 @@ class LabelTable(EditableRows):
             return logits
         floor = torch.where(seen, logits.detach(), torch.inf).amin(dim=1, keepdim=True) - UNSEEN_MARGIN
         return torch.where(usable, logits, floor)
+
+    def row_losses(
+        self,
+        embeddings: Tensor,
+        label_vectors: Tensor,
+        labels: Tensor,
+        label_smoothing: float = 0.0,
+        class_weights: Tensor | None = None,
+    ) -> Tensor:
+        """Cross-entropy (B,) of each row with the logits that `forward` would compute, of which none are kept.
+
+        Args:
+            embeddings: (B, D).
+            label_vectors: (C, D).
+            labels: (B,) int64; -100 rows have no loss.
+            label_smoothing: share of the target spread evenly over all labels.
+            class_weights: (C,) weight per class.
+        """
+        masked = self.mask_unseen and not self._nothing_to_mask()
+        return blockwise_cross_entropy(
+            embeddings.float(),
+            label_vectors,
+            self.scale,
+            labels,
+            usable=self.seen | ~self.seen.any() if masked else None,
+            margin=UNSEEN_MARGIN,
+            label_smoothing=label_smoothing,
+            class_weights=class_weights,
+        )
 
     def _compares_one_by_one(self) -> bool:
         """Whether differences cost less than their expansion: few label vectors, a CPU, no gradient, no export."""

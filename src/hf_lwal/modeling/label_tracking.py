@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .algorithm import UPDATES, LabelUpdate, RunningMeans, refresh_due
+from .blockwise_loss import LEAST_LOGITS
 from .configuration_lwal import LwALConfig
 from .distributed import all_reduce_sum, broadcast_, is_distributed
 from .functional import IGNORE_INDEX, finite_rows
@@ -49,12 +50,14 @@ class LabelTracker:
         mode: "forward", every training forward with labels is a step; "trainer", the caller ends steps with `commit`;
             "off", class means stay.
         takes_loss: the model's forward computes a loss from its labels; off while a trainer does it.
+        takes_logits: somebody may read the logits of a training step; off while a trainer knows that nobody does.
         stale: the stored label vectors lag behind what training has changed.
     """
 
     def __init__(self) -> None:
         self.mode = "forward"
         self.takes_loss = True
+        self.takes_logits = True
         self.forget()
 
     def forget(self) -> None:
@@ -80,6 +83,10 @@ class LabelTracker:
         self.stale = self.stale or not on.update.of_batch
         refreshes = labels is not None and self.mode != "off" and (not on.update.of_batch or self.refresh_due(on))
         return on.update.label_vectors(on.table, on.head, embeddings, labels if refreshes else None)
+
+    def leaves_out(self, rows: int, num_labels: int) -> bool:
+        """Whether a training step goes without this many logits, of which it needs the loss alone."""
+        return not (self.takes_loss or self.takes_logits) and rows * num_labels >= LEAST_LOGITS
 
     def refresh_due(self, on: Labels) -> bool:
         """Whether this training step refreshes."""

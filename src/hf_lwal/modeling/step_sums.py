@@ -10,7 +10,7 @@ from torch import Tensor
 from .functional import IGNORE_INDEX, class_sums
 
 CLASSES_PER_ROW = 4
-"""With at least this many classes for each row of a step, the rows themselves are less than the sums of all classes."""
+"""With more classes than this for each row of a step, its rows are less than the sums of all classes."""
 
 
 def touches_few(rows: int, num_labels: int) -> bool:

@@ -67,8 +67,12 @@ class LossContext:
         if self.own_loss is not None:
             own = self.own_loss(outputs, labels, num_items_in_batch=self.num_items)
             return own * self.world_size if self.training else own
-        logits = outputs["logits"]
-        return self.mean(cross_entropy(logits, targets, self.label_smoothing, self.class_weights, "none"), labels)
+        if outputs.get("logits") is None:  # there are too many
+            table, embeddings, vectors = self.model.label_table, outputs["embeddings"], outputs["label_vectors"]
+            rows = table.row_losses(embeddings, vectors, targets, self.label_smoothing, self.class_weights)
+        else:
+            rows = cross_entropy(outputs["logits"], targets, self.label_smoothing, self.class_weights, "none")
+        return self.mean(rows, labels)
 
     def mean(self, row_losses: Tensor, labels: Tensor) -> Tensor:
         """Average row losses over the rows with a label of the whole optimizer step.
@@ -93,6 +97,7 @@ class Objective(nn.Module):
         passes_labels: the model's forward takes ``labels``.
         refreshes_labels: label vectors of an LwAL model are class means, so evaluation may refresh them.
         needs_sample_ids: the loss needs to know which row of the training set is which.
+        reads_logits: the loss reads logits of a training batch itself, not through `LossContext.classification_loss`.
         counts_label_names: the start takes names of labels as samples, `StartSamples.names` of them.
         accumulation_caveat: what gradient accumulation changes, as a sentence; None for nothing.
     """
@@ -101,6 +106,7 @@ class Objective(nn.Module):
     passes_labels: ClassVar[bool] = False
     refreshes_labels: ClassVar[bool] = True
     needs_sample_ids: ClassVar[bool] = False
+    reads_logits: ClassVar[bool] = True
     counts_label_names: ClassVar[bool] = False
     accumulation_caveat: ClassVar[str | None] = None
 

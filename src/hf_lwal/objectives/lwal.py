@@ -26,7 +26,13 @@ class LwAL(Objective):
 
     citation: ClassVar[str] = "Yu & Verma (2022), arXiv:2209.04528"
     passes_labels: ClassVar[bool] = True
+    reads_logits: ClassVar[bool] = False
     counts_label_names: ClassVar[bool] = True
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "loss" in vars(cls) and "reads_logits" not in vars(cls):
+            cls.reads_logits = True
 
     def __init__(self, scale: float | None = None) -> None:
         super().__init__()

@@ -239,7 +239,7 @@ class LwALTrainer(HookedTrainer):
             context.model.label_tracking = "trainer"
             loss, terms = self._whole_step.loss(self.label_objective, outputs["embeddings"], context)
         else:
-            with self._without_loss_of_the_model():
+            with self._without_loss_of_the_model(needs_logits=return_outputs or not model.training):
                 outputs = self.label_objective.forward_model(model, kept)
             loss, terms = self.label_objective.loss(outputs, labels, context)
         if isinstance(outputs, LwALClassifierOutput):
@@ -249,17 +249,19 @@ class LwALTrainer(HookedTrainer):
         return (loss, outputs) if return_outputs else loss
 
     @contextmanager
-    def _without_loss_of_the_model(self) -> Iterator[None]:
+    def _without_loss_of_the_model(self, needs_logits: bool) -> Iterator[None]:
         """The objective computes the loss: the model need not do it, too, with its sums over ranks."""
         model = self.lwal_model
         if model is None:
             yield
             return
+        reads = needs_logits or self.label_objective.reads_logits or self.compute_loss_func is not None
         model.tracker.takes_loss = False
+        model.tracker.takes_logits = reads or self.args.n_gpu > 1 or self.shards_weights
         try:
             yield
         finally:
-            model.tracker.takes_loss = True
+            model.tracker.takes_loss = model.tracker.takes_logits = True
 
     @property
     def loss_is_scaled_for_ga(self) -> bool:
