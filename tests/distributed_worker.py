@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader
 from trajectory import WORLD_SIZE, arguments, build, checksum, logits_of, rows_for, train
 from transformers import Trainer, default_data_collator
 
+from hf_lwal.modeling import step_sums
 from hf_lwal.modeling.distributed import all_reduce_sum
 
 TEST = rows_for("bert", 40, seed=1)
@@ -61,6 +62,21 @@ def ragged(folder: Path) -> dict[str, Any]:
         "dropped": run(folder, data=rows_for("bert", 22), **epochs, **split(8), dataloader_drop_last=True),
         "padded": run(folder, data=rows_for("bert", 22), **epochs, **split(8)),
     }
+
+
+def touched_rows(folder: Path) -> dict[str, Any]:
+    """What many labels would have the ranks do: send rows to each other, and touch only the means of their classes."""
+    before, step_sums.CLASSES_PER_ROW = step_sums.CLASSES_PER_ROW, 0
+    try:
+        return {
+            "accumulation": default(folder),
+            "short step": run(folder, data=rows_for("bert", 20), max_steps=5, **split(8, accumulation=2)),
+            "every third step": run(folder, lwal_refresh_every=3, lwal_warmup_steps=1, **split(8)),
+            "fixed means": run(folder, lwal_refresh_every=0, **split(8)),
+            "unlike ranks": unlike_ranks(folder),
+        }
+    finally:
+        step_sums.CLASSES_PER_ROW = before
 
 
 def unlike_ranks(folder: Path) -> dict[str, Any]:
@@ -225,6 +241,7 @@ SCENARIOS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "pooled": pooled,
     "batch_norm": batch_norm,
     "resume": resume,
+    "touched_rows": touched_rows,
     "plain_trainer": plain_trainer,
     "plain_loop": plain_loop,
     "sum_over_ranks": sum_over_ranks,

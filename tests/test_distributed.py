@@ -109,6 +109,17 @@ def test_ranks_without_some_class_or_any_label(torchrun_folder, tmp_path):
     assert (reference["tensors"]["loss"][[0, 1, 3]] > 0.0).all()
 
 
+@pytest.mark.parametrize("case", ["accumulation", "short step", "every third step", "fixed means", "unlike ranks"])
+def test_ranks_send_rows(torchrun_folder, tmp_path, case):
+    """With many labels, ranks that send rows instead of sums must train as one process does; and as sums do."""
+    ranks = [rank[case] for rank in both_ranks(torchrun_folder, "touched_rows")]
+    assert_equal_runs(in_one_process("touched_rows", tmp_path)[case], ranks)
+    sums = {"accumulation": "default", "unlike ranks": "unlike_ranks"}.get(case)
+    if sums is not None:
+        found = differences(both_ranks(torchrun_folder, sums)[0]["tensors"], ranks[0]["tensors"])
+        assert max(found.values()) <= BOUND
+
+
 def test_start_rows_are_the_same(torchrun_folder, tmp_path):
     """A start pass over each rank's share of the rows gives another table, and another one for every launch."""
     one, other = both_ranks(torchrun_folder, "starts")

@@ -118,9 +118,9 @@ def gathered_rows(rows: Tensor) -> Tensor:
     """(ranks * n, …) rows of all ranks, in the order of the ranks, without gradient; n must be the same on all."""
     if not is_distributed():
         return rows
-    everything = rows.new_empty(world_size() * len(rows), *rows.shape[1:])
-    dist.all_gather_into_tensor(everything, rows.contiguous())
-    return everything
+    parts = [torch.empty_like(rows) for _ in range(world_size())]
+    dist.all_gather(parts, rows.contiguous())
+    return torch.cat(parts)
 
 
 def largest_of_ranks(number: int, device: torch.device) -> int:
