@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
+import resource
 import statistics
 import tempfile
 import time
@@ -37,9 +39,10 @@ from transformers import (
 from hf_lwal import LwALTrainer, LwALTrainingArguments
 
 
-def bert(layers: int, hidden: int) -> Callable[[], PreTrainedConfig]:
+def bert(layers: int, hidden: int, **options: int) -> Callable[[], PreTrainedConfig]:
     """BERT with heads of 32 dimensions, as MiniLM has them."""
     return lambda: BertConfig(
+        **options,
         hidden_size=hidden,
         num_hidden_layers=layers,
         num_attention_heads=hidden // 32,
@@ -65,6 +68,7 @@ MODELS = {
     "bert-4x256": Setting(bert(4, 256), 32, 64),
     "minilm": Setting(bert(6, 384), 32, 64),
     "bert-base": Setting(BertConfig, 32, 128),
+    "many-labels": Setting(bert(1, 128, vocab_size=2000), 256, 16),
     "resnet50": Setting(ResNetConfig, 256, 224),
     "vit-base": Setting(ViTConfig, 64, 224),
 }
@@ -106,7 +110,7 @@ class Turns(TrainerCallback):
 
 def random_batch(config: PreTrainedConfig, rows: int, size: int, labels: int) -> dict[str, Tensor]:
     """Random texts of ``size`` tokens or images of ``size`` x ``size`` pixels, with labels."""
-    batch = {"labels": torch.randint(labels, (rows,))}
+    batch = {"labels": torch.arange(rows) % labels}
     if config.model_type == "bert":
         ids = torch.randint(1000, 2000, (rows, size))
         return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **batch}
@@ -121,8 +125,9 @@ def train(connection: Any, ours: bool, name: str, labels: int, preset: str, step
     text = config.model_type == "bert"
     set_seed(0)
     model = (AutoModelForSequenceClassification if text else AutoModelForImageClassification).from_config(config)
-    batch = random_batch(config, setting.rows * 4, setting.size, labels)
-    rows = [{key: value[index] for key, value in batch.items()} for index in range(setting.rows * 4)]
+    amount = max(4 * setting.rows, labels)
+    batch = random_batch(config, amount, setting.size, labels)
+    rows = [{key: value[index] for key, value in batch.items()} for index in range(amount)]
     with tempfile.TemporaryDirectory() as folder:
         common: dict[str, Any] = {
             "output_dir": folder,
@@ -141,18 +146,37 @@ def train(connection: Any, ours: bool, name: str, labels: int, preset: str, step
             else Trainer(model, TrainingArguments(**common), train_dataset=rows)
         )
         trainer.add_callback(Turns(connection))
+        before = resident_bytes()
         trainer.train()
+    connection.send((1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20)
     connection.close()
 
 
-def measure(name: str, labels: int, preset: str, steps: int, dtype: str) -> tuple[float, float, float]:
-    """Median milliseconds of a stock step and of ours, and the median ratio of pairs."""
+def resident_bytes() -> int:
+    """Memory of this process now."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class Measurement(NamedTuple):
+    """Median milliseconds of a stock step and of ours, median ratio of pairs, and MiB that training took at most."""
+
+    stock: float
+    ours: float
+    ratio: float
+    stock_memory: float
+    our_memory: float
+
+
+def measure(name: str, labels: int, preset: str, steps: int, dtype: str) -> Measurement:
+    """Train both in turns."""
     context = multiprocessing.get_context("spawn")
     ends, workers = [], []
     for ours in (False, True):
         here, there = context.Pipe()
         worker = context.Process(target=train, args=(there, ours, name, labels, preset, steps, dtype))
         worker.start()
+        there.close()  # so that a worker that fails is noticed
         here.recv()  # one after the other: the start pass of one must not disturb the other's
         ends.append(here)
         workers.append(worker)
@@ -163,11 +187,12 @@ def measure(name: str, labels: int, preset: str, steps: int, dtype: str) -> tupl
             ends[index].send(None)
             seconds[index] = ends[index].recv()
         pairs.append(seconds)
+    memory = [end.recv() for end in ends]
     for worker in workers:
         worker.join()
     pairs = pairs[WARM_UP:]
-    stock, ours = (1e3 * statistics.median(column) for column in zip(*pairs, strict=True))
-    return stock, ours, statistics.median(our / reference for reference, our in pairs)
+    times = [1e3 * statistics.median(column) for column in zip(*pairs, strict=True)]
+    return Measurement(*times, statistics.median(our / reference for reference, our in pairs), *memory)
 
 
 def main() -> None:
@@ -180,11 +205,13 @@ def main() -> None:
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="of autocast")
     args = parser.parse_args()
     todo = TABLE if args.model is None else [(args.model, args.labels, args.preset)]
-    print("| model | rows | labels | preset | stock, ms | hf-lwal, ms | ratio |\n|---|---|---|---|---|---|---|")
+    print("| model | rows | labels | preset | stock, ms | hf-lwal, ms | ratio | stock, MiB | hf-lwal, MiB |")
+    print("|" + "---|" * 9)
     for name, labels, preset in todo:
-        stock, ours, ratio = measure(name, labels, preset, args.steps, args.dtype)
-        rows = MODELS[name].rows
-        print(f"| {name} | {rows} | {labels} | {preset} | {stock:.1f} | {ours:.1f} | {ratio:.3f} |", flush=True)
+        found = measure(name, labels, preset, args.steps, args.dtype)
+        figures = f"{found.stock:.1f} | {found.ours:.1f} | {found.ratio:.3f}"
+        memory = f"{found.stock_memory:.0f} | {found.our_memory:.0f}"
+        print(f"| {name} | {MODELS[name].rows} | {labels} | {preset} | {figures} | {memory} |", flush=True)
 
 
 if __name__ == "__main__":
