@@ -100,7 +100,7 @@ def test_the_spy_sees_waits(tmp_path, monkeypatch):
 
 
 class Calls:
-    """Counts calls of the encoder, and how often the model is looked for inside its wrappers."""
+    """Counts calls of the encoder and its head, and how often the model is looked for inside its wrappers."""
 
     def __init__(self):
         self.counted, self.trainer, self.hook = Counter(), None, None
@@ -108,11 +108,14 @@ class Calls:
     def __enter__(self):
         encoder, accelerator = self.trainer.core_model.encoder, self.trainer.accelerator
         self.hook = encoder.register_forward_hook(lambda *_: self.counted.update(["encoder"]))
-        unwrap = accelerator.unwrap_model
+        head, unwrap = self.trainer.core_model.head_module, accelerator.unwrap_model
+        run = head.forward  # a hook would be a reason to run it once more
+        head.forward = lambda inputs: self.counted.update(["head"]) or run(inputs)
         accelerator.unwrap_model = lambda *args, **kwargs: self.counted.update(["unwrap"]) or unwrap(*args, **kwargs)
 
     def __exit__(self, *_):
         self.hook.remove()
+        del self.trainer.core_model.head_module.forward
 
 
 def test_a_step_runs_the_encoder_once_and_looks_at_no_tree(tmp_path, monkeypatch):
@@ -122,7 +125,8 @@ def test_a_step_runs_the_encoder_once_and_looks_at_no_tree(tmp_path, monkeypatch
         LwALTrainer, "start_labels", lambda trainer: (setattr(calls, "trainer", trainer), true(trainer))
     )
     trained_in(calls, tmp_path)
-    assert calls.counted == {"encoder": 3}
+    # The head sees the rows, the class means, and the difference that a refresh makes to them, less its bias.
+    assert calls.counted == {"encoder": 3, "head": 3 * 4}
 
 
 class Largest(TorchDispatchMode):

@@ -114,8 +114,8 @@ def run_without_head(encoder: nn.Module, head_name: str, inputs: dict[str, Any])
 def run_with_features(encoder: nn.Module, head_name: str, inputs: dict[str, Any]) -> tuple[Any, Any, Any]:
     """Run ``encoder``, and its head on the features that `run_without_head` returns.
 
-    The head's output behind its hook is used where it is just that: in evaluation mode, for an encoder that pools
-    before its head, which nothing else watches. Otherwise the head runs once more.
+    The head's output behind its hook is used where it is just that: for an encoder that pools before its head, which
+    nothing else watches. Otherwise the head runs once more.
 
     Args:
         encoder: stock classifier.
@@ -128,7 +128,7 @@ def run_with_features(encoder: nn.Module, head_name: str, inputs: dict[str, Any]
     head = hooked_head(encoder, head_name)
     encoded, last = _run_without_head(encoder, head, inputs)
     features = scores_of(encoded)
-    if last is not None and last[0] is features and not head.training and _is_watched_by_us_alone(head):
+    if last is not None and last[0] is features and _is_watched_by_us_alone(head):
         return last[1], features, encoded
     return head(features), features, encoded
 
