@@ -13,7 +13,7 @@ PACKAGE = Path(hf_lwal.__file__).parent
 CHANGES = {
     "modeling/algorithm.py": {
         "    memory: int = 50\n": "    memory: int = 50\n    share_of_rows: float = 1.0\n",
-        "(table.pending_sums, sums.sums)": "(table.pending_sums, settings.share_of_rows * sums.sums)",
+        "sums = sums.finite()": "sums = StepSums(settings.share_of_rows * sums.sums, sums.classes).finite()",
     },
     "settings/training_args.py": {
         "    lwal_memory: int | None": "    lwal_share_of_rows: float | None = "

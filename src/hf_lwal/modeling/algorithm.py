@@ -179,7 +179,7 @@ class RunningMeans(LabelUpdate):
         """Keep the sums of the step, and merge them into the class means when a refresh is due."""
         sums = sums.finite()
         reanchor = settings.offset and settings.reanchor
-        if due and sums.classes is not None and self._nothing_pending(table):
+        if due and self._nothing_pending(table):
             self.merge(table, head, sums, settings.memory, reanchor, follow)
             return
         if settings.refresh_every == 0:  # means stay, but a label without one would never be learned
