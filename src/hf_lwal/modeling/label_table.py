@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
+from .distances import DistancesInParts, Part
 from .distributed import broadcast_
 from .functional import (
     calibrated_scale,
@@ -20,6 +21,7 @@ from .functional import (
     without_names,
 )
 from .label_rows import EditableRows, Head
+from .row_blocks import Distances, some_of
 
 UNSEEN_MARGIN = 30.0
 """How far below a row's smallest logit the logit of a class without a mean is put."""
@@ -194,7 +196,7 @@ class LabelTable(EditableRows):
         values: Tensor,
         labels: Tensor,
         head: Head | None,
-        held_out: Tensor | None = None,
+        held_out: Tensor | Distances | None = None,
         names: int = 0,
         smoothed: bool = False,
     ) -> float:
@@ -213,7 +215,7 @@ class LabelTable(EditableRows):
         sums = self.sums_of(values, labels)
         rows = sums[:, -1]
         vectors = self.through(head, centroids(sums[:, :-1], rows))
-        distances = pairwise_distances(self.through(head, values), vectors, labels)
+        distances = self._distances(values, vectors, head, labels).stored_if_few()
         measured = without_names(labels, names)
         return calibrated_scale(distances, measured, rows, held_out=held_out, smoothed=smoothed)
 
@@ -261,10 +263,23 @@ class LabelTable(EditableRows):
         means = self.through(head, centroids(sums[:, :-1], rows.squeeze(1)))
         vectors = torch.where(rows > 0, means + self.offset_bias, self.label_vectors)
         if choose:
-            embeddings = self.through(head, values)
             others = (torch.where(rows > 0, means, self.label_vectors), self.derived(head))
-            vectors = max((vectors, *others), key=lambda found: _nearest(found, embeddings, labels))
+            vectors = max((vectors, *others), key=lambda found: self._nearest(found, values, labels, head))
         self.label_vectors.copy_(vectors)
+
+    def _nearest(self, vectors: Tensor, values: Tensor, labels: Tensor, head: Head | None) -> int:
+        """Number of rows, or of as many as say enough, whose own label vector (C, D) is the nearest."""
+        rows = some_of(torch.arange(len(labels), device=labels.device), self.num_labels)
+        found = self._distances(values, vectors, head).blocks(rows)
+        return sum(int((distances.argmin(dim=1) == labels[block]).sum()) for block, distances in found)
+
+    def _distances(
+        self, values: Tensor, vectors: Tensor, head: Head | None, labels: Tensor | None = None
+    ) -> DistancesInParts:
+        """Distances of rows (N, H) to vectors (C, D); ``labels`` as for `pairwise_distances`."""
+        every, seen = values.new_ones(len(values), dtype=torch.bool), torch.ones_like(self.seen)
+        part = Part(every, lambda rows: self.through(head, rows), vectors, seen)
+        return DistancesInParts(values, self.num_labels, [part], labels)
 
     @torch.no_grad()
     def set_scale(self, scale: float) -> None:
@@ -316,8 +331,3 @@ class LabelTable(EditableRows):
 
         super()._apply(keep_dtype, recurse)  # type: ignore[no-untyped-call]
         return self
-
-
-def _nearest(vectors: Tensor, embeddings: Tensor, labels: Tensor) -> int:
-    """Number of embeddings (N, D) whose own label vector (C, D) is the nearest."""
-    return int((pairwise_distances(embeddings, vectors).argmin(dim=1) == labels).sum())
