@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .functional import pairwise_distances
-from .row_blocks import blocks, fits_a_block
+from .row_blocks import fits_a_block, rows_at_a_time
 
 
 class Part(NamedTuple):
@@ -64,10 +64,10 @@ class DistancesInParts:
     def blocks(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Row ids (b,) and their distances (b, C), part by part."""
         for part in self.parts:
-            for block in blocks(rows[part.rows[rows]], self.num_labels):
+            for block in torch.split(rows[part.rows[rows]], rows_at_a_time(self.shape)):
                 labels = None if self.labels is None else self.labels[block]
                 found = pairwise_distances(part.embed(self.values[block]), part.label_vectors, labels)
-                yield block, self.size * found.masked_fill(~part.seen, torch.inf)
+                yield block, found.masked_fill_(~part.seen, torch.inf).mul_(self.size)
 
     def stored_if_few(self) -> Tensor | DistancesInParts:
         """A tensor (N, C), infinite for rows of no part, where that is no larger than a block."""

@@ -418,7 +418,7 @@ def calibrated_scale(
     for _, found in blocks_of(distances, some_of(rows, len(counts)), CALIBRATION_BLOCK):
         found = found[:, seen].double().pow(power)
         apart = found.isposinf()
-        total += float(found.masked_fill(apart, 0.0).sum())
+        total += float(found.masked_fill_(apart, 0.0).sum())
         number += found.numel() - int(apart.sum())
     mean = total / number if number else math.inf
     if mean <= (2.0 * SQUARED_DISTANCE_FLOOR**0.5) ** power:
@@ -432,7 +432,7 @@ def calibrated_scale(
     for block, new in blocks_of(distances if held_out is None else held_out, usable, CALIBRATION_BLOCK):
         own = labels[block]
         new = leave_one_out(new.double(), own, counts) if held_out is None else new.double()
-        new = new.pow(power).masked_fill(~seen, torch.inf)  # a class without a mean is no candidate
+        new = new.pow(power).masked_fill_(~seen, torch.inf)  # a class without a mean is no candidate
         losses += torch.stack([F.cross_entropy(-scale * new, own, reduction="sum").cpu() for scale in grid])
         if smoothed:
             losses += torch.stack([_other_classes(-scale * new, own).cpu() for scale in grid]) / (len(usable) + 1)
@@ -444,5 +444,5 @@ def calibrated_scale(
 def _other_classes(logits: Tensor, labels: Tensor) -> Tensor:
     """Sum over rows of the mean cross-entropy with a class that is not their own and that is a candidate."""
     candidates = logits.isfinite().scatter(1, labels.unsqueeze(1), value=False)
-    losses = (-logits.log_softmax(dim=1)).masked_fill(~candidates, 0.0).sum(dim=1)
+    losses = logits.log_softmax(dim=1).neg_().masked_fill_(~candidates, 0.0).sum(dim=1)
     return (losses / candidates.sum(dim=1).clamp(min=1)).sum()

@@ -21,7 +21,7 @@ from .class_moments import Moments, in_float64, moments
 from .distances import DistancesInParts, Part
 from .functional import IGNORE_INDEX, calibrated_scale, pairwise_distances
 from .head_start import FOLDS, _orthonormal_rows, fold_of, shrinkage
-from .row_blocks import BLOCK, Distances, blocks_of, known_rows
+from .row_blocks import Distances, blocks_of, known_rows, rows_at_a_time
 
 logger = logging.getLogger(__name__)
 
@@ -333,7 +333,9 @@ def fit(
     learned = [change, offset] if learn_offset else [change]
     optimizer = torch.optim.LBFGS(learned, max_iter=ITERATIONS, history_size=10, line_search_fn="strong_wolfe")
     pull = decay * scale**2 / len(rows)
-    size = max(BLOCK // len(means), 1)  # rows whose distances, and all that their gradient needs, exist at a time
+    size = rows_at_a_time(
+        (len(rows), len(means))
+    )  # rows whose distances, and all that their gradient needs, exist at a time
 
     def evaluate() -> Tensor:
         optimizer.zero_grad()

@@ -10,6 +10,10 @@ from torch import Tensor
 
 BLOCK = 2**22
 """Numbers of the largest matrix that is made at a time. What fits into one block is computed as a whole."""
+PART_OF_A_BLOCK = 2**20
+"""Distances of a part of the rows, where all are more than a block: temporaries of this size stay in the caches."""
+LEAST_ROWS = 64
+"""Rows of such a part, if a block holds them: with fewer, most of the time goes into centring all label vectors."""
 MOST_DISTANCES = 2**27
 """Distances that say enough: where rows times labels are more, so many random rows stand for all of them."""
 
@@ -71,6 +75,14 @@ def known_rows(distances: Tensor | Distances) -> Tensor:
 def fits_a_block(shape: Sequence[int]) -> bool:
     """Whether a matrix (N, C) is no larger than a block."""
     return shape[0] * shape[1] <= BLOCK
+
+
+def rows_at_a_time(shape: Sequence[int]) -> int:
+    """Rows of N whose distances to C labels are computed together: all, if they fit into a block, else a part."""
+    if fits_a_block(shape):
+        return max(shape[0], 1)
+    width = max(shape[1], 1)
+    return max(PART_OF_A_BLOCK // width, min(BLOCK // width, LEAST_ROWS), 1)
 
 
 def some_of(rows: Tensor, num_labels: int) -> Tensor:
