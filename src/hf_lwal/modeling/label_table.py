@@ -21,7 +21,7 @@ from .functional import (
     without_names,
 )
 from .label_rows import EditableRows, Head
-from .row_blocks import Distances, some_of
+from .row_blocks import Distances, all_finite, some_of
 
 UNSEEN_MARGIN = 30.0
 """How far below a row's smallest logit the logit of a class without a mean is put."""
@@ -211,7 +211,7 @@ class LabelTable(EditableRows):
             names: the last so many rows count for the means, but are none to predict.
             smoothed: as in `functional.calibrated_scale`, for what was fitted to these rows.
         """
-        values, labels = finite_rows(values, labels)
+        values, labels = _finite(values, labels)
         sums = self.sums_of(values, labels)
         rows = sums[:, -1]
         vectors = self.through(head, centroids(sums[:, :-1], rows))
@@ -229,7 +229,7 @@ class LabelTable(EditableRows):
             head: as for `derived`.
             keep_vectors: let the offset keep the label vectors where they are.
         """
-        sums = self.sums_of(*finite_rows(values, labels))
+        sums = self.sums_of(*_finite(values, labels))
         rows = sums[:, -1]
         self.class_features.copy_(centroids(sums[:, :-1], rows))
         self.counts.copy_(rows.round().long())
@@ -257,7 +257,7 @@ class LabelTable(EditableRows):
             choose: take those of the moment, or the means without the offset, where they classify these rows better:
                 where classes lie closer together than a step moves them, the offset is of another place.
         """
-        values, labels = finite_rows(values, labels)
+        values, labels = _finite(values, labels)
         sums = self.sums_of(values, labels)
         rows = sums[:, -1:]
         means = self.through(head, centroids(sums[:, :-1], rows.squeeze(1)))
@@ -331,3 +331,8 @@ class LabelTable(EditableRows):
 
         super()._apply(keep_dtype, recurse)  # type: ignore[no-untyped-call]
         return self
+
+
+def _finite(values: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """What `finite_rows` returns, without a copy where nothing is left out."""
+    return (values, labels) if all_finite(values) else finite_rows(values, labels)

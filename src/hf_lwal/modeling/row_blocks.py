@@ -95,3 +95,8 @@ def some_of(rows: Tensor, num_labels: int) -> Tensor:
         return rows
     chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:most].sort().values
     return rows[chosen.to(rows.device)]
+
+
+def all_finite(values: Tensor) -> bool:
+    """Whether no number of a matrix (N, H) is NaN or infinite."""
+    return all(bool(part.isfinite().all()) for part in torch.split(values, max(BLOCK // max(values.shape[1], 1), 1)))

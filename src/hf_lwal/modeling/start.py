@@ -16,6 +16,7 @@ from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
 from .class_moments import class_means, in_float64, moments
 from .functional import IGNORE_INDEX, finite_rows, has_scatter
+from .row_blocks import all_finite
 
 logger = logging.getLogger(__name__)
 
@@ -118,6 +119,8 @@ def finite_samples(samples: StartSamples) -> StartSamples:
     Raises:
         ValueError: no row is finite.
     """
+    if all_finite(samples.values):
+        return samples
     wrong = ~samples.values.isfinite().all(dim=1) & (samples.labels != IGNORE_INDEX)
     if not bool(wrong.any()):
         return samples
