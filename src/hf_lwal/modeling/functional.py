@@ -9,6 +9,7 @@ out of every result. Low-precision inputs are reduced in float32; float64 inputs
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,13 +17,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .row_blocks import Distances, blocks, blocks_of, known_rows, some_of
+
 IGNORE_INDEX = -100
 LEAST_SCATTER = 1e-10
 """Share of the square sum below which differences between rows are rounding noise."""
+CALIBRATION_BLOCK = 1024
+"""Rows whose distances are looked at together when the scale is calibrated, or fewer where there are many labels."""
 SQUARED_DISTANCE_FLOOR = 1e-12
 """Squared distances are floored here before the square root, whose gradient is infinite at zero."""
-CALIBRATION_BLOCK = 1024
-"""Rows whose distances are looked at together when the scale is calibrated."""
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
@@ -236,6 +239,25 @@ def cosine_distances(values: Tensor, means: Tensor) -> Tensor:
         return (1.0 - rows @ columns.T).clamp(min=0.0)  # (B, C)
 
 
+def own_cosine_distances(values: Tensor, means: Tensor, labels: Tensor) -> Tensor:
+    """What `cosine_distances` says of each row and the mean of its own class, without the other classes.
+
+    Args:
+        values: (B, N).
+        means: (C, N).
+        labels: (B,) int64 in 0…C-1.
+
+    Returns:
+        (B,) in at least float32.
+    """
+    means = F.normalize(at_least_float32(means), dim=1)
+    found = [
+        (F.normalize(at_least_float32(values[block]), dim=1) * means[labels[block]]).sum(dim=1)
+        for block in blocks(torch.arange(len(labels), device=labels.device), values.shape[1])
+    ]
+    return (1.0 - torch.cat(found)).clamp(min=0.0)
+
+
 def pull_loss(
     distances: Tensor,
     labels: Tensor,
@@ -360,19 +382,22 @@ def has_scatter(residuals: Tensor, spread: Tensor) -> bool:
 
 
 def calibrated_scale(
-    distances: Tensor,
+    distances: Tensor | Distances,
     labels: Tensor,
     counts: Tensor,
     power: int = 1,
-    held_out: Tensor | None = None,
+    held_out: Tensor | Distances | None = None,
     smoothed: bool = False,
 ) -> float:
     """Scale s of the logits ``-s * d`` with the least cross-entropy on rows held out, from a geometric grid.
 
     Fresh heads put all distances near 0.2, where a softmax with s = 1 is flat and the gradient wrecks the backbone.
 
+    Where rows times labels exceed `row_blocks.MOST_DISTANCES`, so many random rows stand for all.
+
     Args:
-        distances: (B, C) of rows to the class means computed from these very rows.
+        distances: (B, C) of rows to the class means computed from these very rows, or what computes them in blocks;
+            infinite ones do not count for the mean.
         labels: (B,) int64; -100 rows are left out.
         counts: (C,) rows per class among ``labels``; rows of classes with a single row are left out.
         power: logits are ``-s * d^power``; 2 for a linear classifier.
@@ -385,24 +410,29 @@ def calibrated_scale(
         The best of ``2^(k/2) / mean d^power`` for k = -2…19; ``1 / mean d^power`` when every class has one row; 1
         where no row lies apart from any class mean, or no row has a label.
     """
-    counts = counts.to(distances.device)
+    counts = counts.to(labels.device)
     seen, rows = counts > 0, (labels != IGNORE_INDEX).nonzero().squeeze(1)
     if not len(rows):
         return 1.0
-    blocks = torch.split(rows, CALIBRATION_BLOCK)  # a float64 copy of all distances can take gigabytes
-    total = sum(float(distances[block][:, seen].double().pow(power).sum()) for block in blocks)
-    mean = total / (len(rows) * int(seen.sum()))
+    total, number = 0.0, 0
+    for _, found in blocks_of(distances, some_of(rows, len(counts)), CALIBRATION_BLOCK):
+        found = found[:, seen].double().pow(power)
+        apart = found.isposinf()
+        total += float(found.masked_fill_(apart, 0.0).sum())
+        number += found.numel() - int(apart.sum())
+    mean = total / number if number else math.inf
     if mean <= (2.0 * SQUARED_DISTANCE_FLOOR**0.5) ** power:
         return 1.0
     grid = [2.0 ** (k / 2) / mean for k in range(-2, 20)]
     usable = rows[counts[labels[rows]] > 1]
     if held_out is not None:
-        usable = usable[held_out[usable].isfinite().any(dim=1)]
+        usable = usable[known_rows(held_out)[usable]]
+    usable = some_of(usable, len(counts))
     losses = torch.zeros(len(grid), dtype=torch.float64)
-    for block in torch.split(usable, CALIBRATION_BLOCK):
+    for block, new in blocks_of(distances if held_out is None else held_out, usable, CALIBRATION_BLOCK):
         own = labels[block]
-        new = leave_one_out(distances[block].double(), own, counts) if held_out is None else held_out[block].double()
-        new = new.pow(power).masked_fill(~seen, torch.inf)  # a class without a mean is no candidate
+        new = leave_one_out(new.double(), own, counts) if held_out is None else new.double()
+        new = new.pow(power).masked_fill_(~seen, torch.inf)  # a class without a mean is no candidate
         losses += torch.stack([F.cross_entropy(-scale * new, own, reduction="sum").cpu() for scale in grid])
         if smoothed:
             losses += torch.stack([_other_classes(-scale * new, own).cpu() for scale in grid]) / (len(usable) + 1)
@@ -414,5 +444,5 @@ def calibrated_scale(
 def _other_classes(logits: Tensor, labels: Tensor) -> Tensor:
     """Sum over rows of the mean cross-entropy with a class that is not their own and that is a candidate."""
     candidates = logits.isfinite().scatter(1, labels.unsqueeze(1), value=False)
-    losses = (-logits.log_softmax(dim=1)).masked_fill(~candidates, 0.0).sum(dim=1)
+    losses = logits.log_softmax(dim=1).neg_().masked_fill_(~candidates, 0.0).sum(dim=1)
     return (losses / candidates.sum(dim=1).clamp(min=1)).sum()

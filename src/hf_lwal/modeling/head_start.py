@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import logging
 import math
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from .class_moments import Moments, moments
+from .distances import DistancesInParts, Part
 from .distributed import broadcast_
-from .functional import IGNORE_INDEX, SQUARED_DISTANCE_FLOOR, centroids, class_sums, has_scatter, pairwise_distances
+from .functional import IGNORE_INDEX, SQUARED_DISTANCE_FLOOR, has_scatter
 from .heads import is_plain_linear
+from .row_blocks import Distances, blocks_of, known_rows, some_of
 
 logger = logging.getLogger(__name__)
 
@@ -67,21 +71,19 @@ def class_mean_projection(
         Weight (D, H) and bias (D,), float64; the mean of the class means maps to 0. Where D > H no distance changes.
     """
     share = _share(features, labels, whiten)
-    labelled = labels != IGNORE_INDEX
-    rows = features[labelled].double()
-    differ = has_scatter(rows - rows.mean(dim=0), rows)
-    if share < 1.0 and differ and not has_scatter(*_residuals(rows, labels[labelled], num_labels)):
+    found = moments(features, labels, num_labels, _labelled(labels), covariance=share < 1.0)
+    if share < 1.0 and found.differ and not found.scatter:
         logger.warning(
             "The start rows of each label are all alike, so their scatter tells nothing: the head starts as a plain "
             "projection onto the class means. Look for repeated rows and for features that are constant."
         )
-    return _projection(rows, labels[labelled], num_labels, embedding_dim, share)[:2]
+    return _projection(found, embedding_dim, share)
 
 
 @torch.no_grad()
 def held_out_distances(
     features: Tensor, labels: Tensor, num_labels: int, embedding_dim: int, whiten: bool = True, names: int = 0
-) -> Tensor:
+) -> Tensor | DistancesInParts:
     """Distances of rows to class means, each through a projection that was made without the row: cross-fitting.
 
     With few rows for many features, the projection finds directions in which just these rows lie apart. Distances
@@ -98,22 +100,28 @@ def held_out_distances(
 
     Returns:
         (N, C) float64; infinite for a class without other rows, for rows with -100, and for those never held out.
+        What computes them, where they are more than a block.
     """
     share = _share(features, labels, whiten)
-    fold = fold_of(labels, names)
-    distances = torch.full((len(labels), num_labels), torch.inf, dtype=torch.float64, device=features.device)
+    fold, labelled, parts = fold_of(labels, names), labels != IGNORE_INDEX, []
     for number in range(FOLDS):
-        rest = (labels != IGNORE_INDEX) & (fold != number)
-        held_out = (labels != IGNORE_INDEX) & (fold == number)
-        if not bool(rest.any()) or not bool(held_out.any()):
+        rest, held_out = _labelled(labels, fold != number), labelled & (fold == number)
+        if not len(rest) or not bool(held_out.any()):
             continue
-        weight, bias, means, seen = _projection(
-            features[rest].double(), labels[rest], num_labels, embedding_dim, share
-        )
-        through = features[held_out].double() @ weight.T + bias
-        found = pairwise_distances(through, means @ weight.T + bias, labels[held_out])
-        distances[held_out] = found.masked_fill(~seen, torch.inf)
-    return distances
+        found = moments(features, labels, num_labels, rest, covariance=share < 1.0)
+        weight, bias = _projection(found, embedding_dim, share)
+        vectors = found.means @ weight.T + bias
+        parts.append(Part(held_out, partial(_through, weight=weight, bias=bias), vectors, found.counts > 0))
+    return DistancesInParts(features, num_labels, parts, labels).stored_if_few()
+
+
+def _labelled(labels: Tensor, among: Tensor | None = None) -> Tensor:
+    """(n,) ids of the rows with a label, among those of a mask (N,)."""
+    return (labels != IGNORE_INDEX if among is None else among & (labels != IGNORE_INDEX)).nonzero()[:, 0]
+
+
+def _through(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return values.double() @ weight.T + bias
 
 
 def _share(features: Tensor, labels: Tensor, whiten: bool) -> float:
@@ -136,34 +144,20 @@ def _rank_in_class(labels: Tensor) -> Tensor:
     return torch.empty_like(labels).scatter(0, order, torch.arange(len(labels), device=labels.device) - first)
 
 
-def _projection(
-    features: Tensor, labels: Tensor, num_labels: int, embedding_dim: int, share: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Weight (D, H), bias (D,), class means (C, H), and which classes (C,) have rows."""
-    sums, counts = class_sums(features, labels, num_labels)
-    seen = counts > 0
-    means = centroids(sums, counts)
-    centre = means[seen].mean(dim=0)
-    residuals, spread = _residuals(features, labels, num_labels)
-    scaling = _inverse_root(residuals, share if has_scatter(residuals, spread) else 1.0)  # (H, H)
-    between = (means[seen] - centre) @ scaling  # (C', H)
-    weight = _orthonormal_rows(between, embedding_dim) @ scaling
-    return weight, -weight @ centre, means, seen
+def _projection(found: Moments, embedding_dim: int, share: float) -> tuple[Tensor, Tensor]:
+    """Weight (D, H) and bias (D,)."""
+    means = found.means[found.counts > 0]
+    centre = means.mean(dim=0)
+    scaling = _inverse_root(found.covariance, share if found.scatter else 1.0, means)  # (H, H)
+    weight = _orthonormal_rows((means - centre) @ scaling, embedding_dim) @ scaling
+    return weight, -weight @ centre
 
 
-def _residuals(features: Tensor, labels: Tensor, num_labels: int) -> tuple[Tensor, Tensor]:
-    """Differences (N, H) of rows from the mean of their class, and from that of all rows."""
-    sums, counts = class_sums(features, labels, num_labels)
-    return features - centroids(sums, counts)[labels], features - features.mean(dim=0)
-
-
-def _inverse_root(residuals: Tensor, share: float) -> Tensor:
-    width = residuals.shape[1]
-    identity = torch.eye(width, dtype=residuals.dtype, device=residuals.device)
-    if share >= 1.0:
+def _inverse_root(covariance: Tensor | None, share: float, means: Tensor) -> Tensor:
+    identity = torch.eye(means.shape[1], dtype=means.dtype, device=means.device)
+    if covariance is None or share >= 1.0:
         return identity
-    covariance = residuals.T @ residuals / len(residuals)
-    level = covariance.trace() / width
+    level = covariance.trace() / len(covariance)
     values, vectors = torch.linalg.eigh((1.0 - share) * covariance + share * level * identity)
     return (vectors * values.clamp(min=torch.finfo(values.dtype).tiny).rsqrt()) @ vectors.T
 
@@ -205,15 +199,18 @@ def suited_size(weight: Tensor, learning_rate: float | None) -> float:
     return min(1.0, max(wanted, learning_rate / LARGEST_RELATIVE_STEP) / size)
 
 
-def visible_size(size: float, held_out: Tensor) -> float:
+def visible_size(size: float, held_out: Tensor | Distances) -> float:
     """``size``, or the larger one that keeps distances above `LEAST_DISTANCE`: features may be very small.
 
     Args:
         size: factor for weight and bias of the head, from `suited_size`.
         held_out: (N, C) distances through the head as it is before that.
     """
-    known = held_out[held_out.isfinite()]
-    typical = float(known.mean()) if len(known) else 0.0
+    total, number = 0.0, 0
+    for _, found in blocks_of(held_out, some_of(known_rows(held_out).nonzero()[:, 0], held_out.shape[1])):
+        known = found[found.isfinite()]
+        total, number = total + float(known.sum()), number + len(known)
+    typical = total / max(number, 1)
     if typical <= 2.0 * SQUARED_DISTANCE_FLOOR**0.5:  # nothing lies apart, at any size
         return size
     return max(size, LEAST_DISTANCE / typical)

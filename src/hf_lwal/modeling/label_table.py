@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from .blockwise_loss import blockwise_cross_entropy
+from .distances import DistancesInParts, Part
 from .distributed import broadcast_
 from .functional import (
     calibrated_scale,
@@ -22,6 +23,7 @@ from .functional import (
     without_names,
 )
 from .label_rows import EditableRows, Head
+from .row_blocks import Distances, all_finite, some_of
 
 UNSEEN_MARGIN = 30.0
 """How far below a row's smallest logit the logit of a class without a mean is put."""
@@ -227,7 +229,7 @@ class LabelTable(EditableRows):
         values: Tensor,
         labels: Tensor,
         head: Head | None,
-        held_out: Tensor | None = None,
+        held_out: Tensor | Distances | None = None,
         names: int = 0,
         smoothed: bool = False,
     ) -> float:
@@ -242,11 +244,11 @@ class LabelTable(EditableRows):
             names: the last so many rows count for the means, but are none to predict.
             smoothed: as in `functional.calibrated_scale`, for what was fitted to these rows.
         """
-        values, labels = finite_rows(values, labels)
+        values, labels = _finite(values, labels)
         sums = self.sums_of(values, labels)
         rows = sums[:, -1]
         vectors = self.through(head, centroids(sums[:, :-1], rows))
-        distances = pairwise_distances(self.through(head, values), vectors, labels)
+        distances = self._distances(values, vectors, head, labels).stored_if_few()
         measured = without_names(labels, names)
         return calibrated_scale(distances, measured, rows, held_out=held_out, smoothed=smoothed)
 
@@ -260,7 +262,7 @@ class LabelTable(EditableRows):
             head: as for `derived`.
             keep_vectors: let the offset keep the label vectors where they are.
         """
-        sums = self.sums_of(*finite_rows(values, labels))
+        sums = self.sums_of(*_finite(values, labels))
         rows = sums[:, -1]
         self.class_features.copy_(centroids(sums[:, :-1], rows))
         self.counts.copy_(rows.round().long())
@@ -288,16 +290,29 @@ class LabelTable(EditableRows):
             choose: take those of the moment, or the means without the offset, where they classify these rows better:
                 where classes lie closer together than a step moves them, the offset is of another place.
         """
-        values, labels = finite_rows(values, labels)
+        values, labels = _finite(values, labels)
         sums = self.sums_of(values, labels)
         rows = sums[:, -1:]
         means = self.through(head, centroids(sums[:, :-1], rows.squeeze(1)))
         vectors = torch.where(rows > 0, means + self.offset_bias, self.label_vectors)
         if choose:
-            embeddings = self.through(head, values)
             others = (torch.where(rows > 0, means, self.label_vectors), self.derived(head))
-            vectors = max((vectors, *others), key=lambda found: _nearest(found, embeddings, labels))
+            vectors = max((vectors, *others), key=lambda found: self._nearest(found, values, labels, head))
         self.label_vectors.copy_(vectors)
+
+    def _nearest(self, vectors: Tensor, values: Tensor, labels: Tensor, head: Head | None) -> int:
+        """Number of rows, or of as many as say enough, whose own label vector (C, D) is the nearest."""
+        rows = some_of(torch.arange(len(labels), device=labels.device), self.num_labels)
+        found = self._distances(values, vectors, head).blocks(rows)
+        return sum(int((distances.argmin(dim=1) == labels[block]).sum()) for block, distances in found)
+
+    def _distances(
+        self, values: Tensor, vectors: Tensor, head: Head | None, labels: Tensor | None = None
+    ) -> DistancesInParts:
+        """Distances of rows (N, H) to vectors (C, D); ``labels`` as for `pairwise_distances`."""
+        every, seen = values.new_ones(len(values), dtype=torch.bool), torch.ones_like(self.seen)
+        part = Part(every, lambda rows: self.through(head, rows), vectors, seen)
+        return DistancesInParts(values, self.num_labels, [part], labels)
 
     @torch.no_grad()
     def set_scale(self, scale: float) -> None:
@@ -355,6 +370,6 @@ class LabelTable(EditableRows):
         return self
 
 
-def _nearest(vectors: Tensor, embeddings: Tensor, labels: Tensor) -> int:
-    """Number of embeddings (N, D) whose own label vector (C, D) is the nearest."""
-    return int((pairwise_distances(embeddings, vectors).argmin(dim=1) == labels).sum())
+def _finite(values: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """What `finite_rows` returns, without a copy where nothing is left out."""
+    return (values, labels) if all_finite(values) else finite_rows(values, labels)

@@ -17,10 +17,11 @@ import transformers
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from .class_moments import class_means
 from .configuration_lwal import LwALConfig, match_label_names, refuse_other_problems
 from .configuration_pooled import LwALPooledConfig
 from .core import LabelTableModel, LwALClassifierOutput
-from .functional import IGNORE_INDEX, class_ids, class_sums
+from .functional import IGNORE_INDEX, class_ids
 from .head_start import (
     can_start,
     class_mean_projection,
@@ -51,6 +52,7 @@ from .name_start import LabelNames, NameStart
 from .open_set import OpenSet
 from .probe_start import fit_start
 from .quantisation import sparing
+from .row_blocks import Distances
 from .saving import check_can_be_loaded_again, check_labels_fit
 from .start import StartSamples, collect, finite_samples, warn_of_alike_rows, warn_of_missing_classes
 
@@ -152,7 +154,7 @@ class LwALPreTrainedModel(LabelEditing, NameStart, OpenSet, LabelTableModel):
 
     def _start_head(
         self, values: Tensor, labels: Tensor, learning_rate: float | None, names: int
-    ) -> tuple[Tensor | None, Tensor | None]:
+    ) -> tuple[Tensor | Distances | None, Tensor | None]:
         """Make the head from start rows, the last ``names`` of which are names of labels.
 
         Returns:
@@ -168,6 +170,7 @@ class LwALPreTrainedModel(LabelEditing, NameStart, OpenSet, LabelTableModel):
             return None, None
         sizes, whiten = (self.label_table.num_labels, self.label_table.embedding_dim), kind != "class_means"
         fitted = fit_start(values, labels, *sizes, self.config.offset, names) if kind == "probe" else None
+        held_out: Tensor | Distances
         if fitted is not None:
             weight, bias, held_out = fitted.weight, fitted.bias, fitted.held_out
         else:
@@ -176,15 +179,15 @@ class LwALPreTrainedModel(LabelEditing, NameStart, OpenSet, LabelTableModel):
         size = visible_size(suited_size(weight, learning_rate), held_out)
         size = self._size_for_offset(size, values, labels, weight, learning_rate)
         write_linear(layer, size * weight, size * bias)
-        return held_out.mul_(size), None if fitted is None else size * fitted.offset
+        return held_out * size, None if fitted is None else size * fitted.offset
 
     def _size_for_offset(
         self, size: float, values: Tensor, labels: Tensor, weight: Tensor, learning_rate: float | None
     ) -> float:
         if not self.config.offset:
             return size
-        sums, counts = class_sums(values.double(), labels, self.label_table.num_labels)
-        means = sums[counts > 0] / counts[counts > 0].unsqueeze(1)
+        means, counts = class_means(values, labels, self.label_table.num_labels)
+        means = means[counts > 0]
         return size_for_offset(size, (means - means.mean(dim=0)) @ weight.T, learning_rate)
 
     def start_values(self, inputs: dict[str, Any]) -> Tensor:

@@ -15,8 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .functional import IGNORE_INDEX, class_sums
+from .class_moments import class_means
+from .functional import IGNORE_INDEX
 from .inference import max_length_of
+from .row_blocks import blocks, some_of
 from .start import StartSamples, collect
 
 logger = logging.getLogger(__name__)
@@ -218,19 +220,24 @@ def agreement(values: Tensor, labels: Tensor, named: StartSamples) -> tuple[floa
         named: values (C', H) and labels (C',) of names; those of classes without samples are left out.
     """
     kept = torch.isin(named.labels, labels) & (named.labels != IGNORE_INDEX)
-    ids, names = named.labels[kept], named.values[kept].double()
-    rows = torch.isin(labels, ids)
-    number, classes = int(rows.sum()), len(ids)
+    ids, order = named.labels[kept].sort()
+    names, classes = named.values[kept][order].double(), len(ids)
     if classes < 2:
         return 0.0, 1.0, False
-    truth = (labels[rows].unsqueeze(1) == ids).int().argmax(dim=1)
-    sums, counts = class_sums(values[rows].double(), truth, classes)
-    centre = (sums / counts.unsqueeze(1)).mean(dim=0)  # names may lie together, apart from the samples
-    nearest = torch.cdist(values[rows].double() - centre, names - names.mean(dim=0)).argmin(dim=1)
-    table = (truth * classes + nearest).bincount(minlength=classes**2).reshape(classes, classes).double()
-    right, expected = float(table.diagonal().sum()), number / classes
-    centred = table - table.mean(dim=0) - table.mean(dim=1, keepdim=True) + table.mean()
-    of_permutations = float(centred.square().sum() / (classes - 1)) ** 0.5
+    named_rows = torch.isin(labels, ids)
+    truth = torch.searchsorted(ids, labels).where(named_rows, IGNORE_INDEX)  # (N,) place among the names
+    centre = class_means(values, truth, classes)[0].mean(dim=0)  # names may lie together, apart from the samples
+    names, rows = names - names.mean(dim=0), some_of(named_rows.nonzero()[:, 0], classes)
+    nearest = torch.cat(
+        [torch.cdist(values[block].double() - centre, names).argmin(dim=1) for block in blocks(rows, classes)]
+    )
+    truth, number = truth[rows], len(rows)
+    right, expected = float((truth == nearest).sum()), number / classes
+    # Square sum of the table of truth by nearest name without the means of its rows and columns: most cells are 0.
+    cells = torch.unique(truth * classes + nearest, return_counts=True)[1].double()
+    sides = [side.bincount(minlength=classes).double() for side in (truth, nearest)]
+    centred = cells.square().sum() - sum(side.square().sum() for side in sides) / classes + expected**2
+    of_permutations = (float(centred.clamp(min=0.0)) / (classes - 1)) ** 0.5
     of_rows = (expected * (1.0 - 1.0 / classes)) ** 0.5
     least = min(DEVIATIONS, 0.7 * (classes - 1))
     believed = right > expected + DEVIATIONS * of_rows and right > expected + least * of_permutations

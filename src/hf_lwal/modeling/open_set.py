@@ -17,8 +17,9 @@ from torch import Tensor
 
 from .core import LabelTableModel
 from .distributed import rows_of_ranks
-from .functional import IGNORE_INDEX, class_ids, cosine_distances, finite_rows
+from .functional import IGNORE_INDEX, class_ids, cosine_distances, finite_rows, own_cosine_distances
 from .inference import as_list, evaluated, prepare
+from .row_blocks import blocks
 from .start import collect
 
 SHRINKAGE = 10.0
@@ -148,7 +149,7 @@ class OpenSet:
         if len(wrong):
             raise ValueError(f"A row has label {int(wrong[0])}, but the model's labels are 0…{table.num_labels - 1}.")
         values, ids = values[ids != IGNORE_INDEX], ids[ids != IGNORE_INDEX]
-        own = cosine_distances(values, table.class_features).gather(1, ids.unsqueeze(1))[:, 0]  # (N,)
+        own = own_cosine_distances(values, table.class_features, ids)  # (N,)
         own, ids = _of_all_ranks(own, ids)
         table.rejection_radii.copy_(class_radii(own, ids, table.num_labels, quantile))
         return table.rejection_radii.clone()
@@ -172,10 +173,14 @@ class OpenSet:
                 "The radii of the labels are not known, or training has gone on since they were measured: call "
                 "model.fit_rejection(dataloader) first."
             )
-        distances = cosine_distances(values, table.class_features)  # (B, C)
-        if table.mask_unseen and bool(table.seen.any()):  # a class that is never predicted takes no row in
-            distances = distances.masked_fill(~table.seen, torch.inf)
-        return rejection_scores(distances, table.rejection_radii)
+        # A class that is never predicted takes no row in.
+        ignored = ~table.seen if table.mask_unseen and bool(table.seen.any()) else torch.zeros_like(table.seen)
+        found = []
+        for labels in blocks(torch.arange(table.num_labels, device=ignored.device), len(values)):
+            distances = cosine_distances(values, table.class_features[labels])  # (B, c)
+            distances = distances.masked_fill(ignored[labels], torch.inf)
+            found.append(rejection_scores(distances, table.rejection_radii[labels]))
+        return torch.stack(found).amin(dim=0)
 
     @torch.no_grad()
     def predict_with_rejection(

@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .functional import IGNORE_INDEX, calibrated_scale, centroids, class_sums, pairwise_distances
+from .class_moments import Moments, in_float64, moments
+from .distances import DistancesInParts, Part
+from .functional import IGNORE_INDEX, calibrated_scale, pairwise_distances
 from .head_start import FOLDS, _orthonormal_rows, fold_of, shrinkage
+from .row_blocks import Distances, blocks_of, known_rows, rows_at_a_time
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +49,8 @@ class FittedStart(NamedTuple):
         bias: (D,) float64 of the head.
         offset: (C, D) float64, added to the class means seen through the head.
         held_out: (N, C) float64 distances of the rows to label vectors fitted without them; infinite for rows with
-            -100, for those of folds that were not measured, and for classes without other rows.
+            -100, for those of folds that were not measured, and for classes without other rows. What computes them,
+            where they are more than a block.
         share: of the identity in the whitening.
         accuracy: of the nearest label vector on rows held out, 0…1.
     """
@@ -53,7 +58,7 @@ class FittedStart(NamedTuple):
     weight: Tensor
     bias: Tensor
     offset: Tensor
-    held_out: Tensor
+    held_out: Tensor | DistancesInParts
     share: float
     accuracy: float
 
@@ -73,10 +78,14 @@ class Probe(NamedTuple):
     means: Tensor
     offset: Tensor
 
-    def distances(self, features: Tensor, labels: Tensor | None = None) -> Tensor:
-        """(N, C) distances of features (N, H) to the label vectors."""
-        vectors = (self.means - self.centre) @ self.head.T + self.offset
-        return pairwise_distances((features - self.centre) @ self.head.T, vectors, labels)
+    def embed(self, features: Tensor) -> Tensor:
+        """(N, D) embeddings of features (N, H)."""
+        return (features.double() - self.centre) @ self.head.T
+
+    @property
+    def label_vectors(self) -> Tensor:
+        """(C, D)."""
+        return (self.means - self.centre) @ self.head.T + self.offset
 
 
 def fit_start(
@@ -98,7 +107,7 @@ def fit_start(
     started = time.perf_counter()
     labelled = labels != IGNORE_INDEX
     classes, ids = torch.unique(labels[labelled], return_inverse=True)
-    rows = features[labelled].double()
+    rows = features if len(ids) == len(labels) else features[labelled]
     if (reason := _unfit(rows, ids, len(classes), embedding_dim)) is not None:
         logger.info("The start is not fitted, since %s: it stays at the class means.", reason)
         return None
@@ -117,7 +126,7 @@ def fit_start(
         )
         return None
     probe = folds.fit(torch.ones_like(ids, dtype=torch.bool), share, scale, decay)
-    accuracy = float((held_out.argmin(dim=1) == ids)[folds.measured(held_out)].double().mean())
+    accuracy = folds.accuracy(held_out)
     logger.info(
         "Start fitted to %d rows in %.1f s (share %.2g of the identity, weight decay %g): accuracy on rows "
         "held out %.1f %%, loss %.3f "
@@ -131,22 +140,33 @@ def fit_start(
         losses["class means"],
     )
     offset = probe.offset.new_zeros(num_labels, embedding_dim).index_copy(0, classes, probe.offset)
-    columns = held_out.new_full((len(ids), num_labels), torch.inf).index_copy(1, classes, held_out)
-    distances = held_out.new_full((len(labels), num_labels), torch.inf)
-    distances[labelled] = columns
+    distances = _of_all(folds.parts(share, scale, decay, parts), features, labelled, classes, num_labels)
     return FittedStart(probe.head, -probe.head @ probe.centre, offset, distances, share, accuracy)
+
+
+def _of_all(
+    parts: Sequence[Part], features: Tensor, labelled: Tensor, classes: Tensor, num_labels: int
+) -> Tensor | DistancesInParts:
+    """Distances (N, C) of all rows to all labels, from parts of the labelled rows, which know only `classes`."""
+
+    def spread(part: Part) -> Part:
+        rows = torch.zeros_like(labelled).masked_scatter(labelled, part.rows)
+        vectors = part.label_vectors.new_zeros(num_labels, part.label_vectors.shape[1])
+        seen = part.seen.new_zeros(num_labels).index_copy(0, classes, part.seen)
+        return Part(rows, part.embed, vectors.index_copy(0, classes, part.label_vectors), seen)
+
+    return DistancesInParts(features, num_labels, [spread(part) for part in parts]).stored_if_few()
 
 
 def _unfit(rows: Tensor, ids: Tensor, num_labels: int, embedding_dim: int) -> str | None:
     """Why these rows cannot be fitted, or None."""
     if num_labels < 2 or len(rows) < FOLDS:
         return f"there are {len(rows)} rows of {num_labels} classes"
+    if len(rows) * _work_of_a_row(rows.shape[1], num_labels, embedding_dim) > LARGEST_WORK:
+        return f"{len(rows)} rows of {num_labels} classes would take too long"
     if not bool(rows.isfinite().all()):
         return "some features are not finite"
-    if int(ids.bincount().max()) < 2:
-        return "no class has a second row to hold out"
-    work = len(rows) * _work_of_a_row(rows.shape[1], num_labels, embedding_dim)
-    return f"{len(rows)} rows of {num_labels} classes would take too long" if work > LARGEST_WORK else None
+    return "no class has a second row to hold out" if int(ids.bincount().max()) < 2 else None
 
 
 def prompt_rows(num_features: int, num_labels: int, embedding_dim: int) -> int:
@@ -162,7 +182,7 @@ class Folds:
     """The start rows in parts, each of which is new to what is made from the others.
 
     Args:
-        rows: (N, H) float64.
+        rows: (N, H).
         ids: (N,) int64, 0…C-1, each with a row.
         num_labels: C.
         embedding_dim: D.
@@ -181,8 +201,8 @@ class Folds:
         self.rule = shrinkage(len(rows), num_labels, rows.shape[1])
         enough = len(rows) - names >= FOLDS * num_labels and rows.shape[1] <= WIDEST
         self.shares = SHARES if enough else (self.rule,)
-        self._spectra: dict[int, tuple[Tensor, Tensor]] = {}
-        self._found: dict[tuple[int, float, float | None, float], Tensor] = {}
+        self._moments: dict[int, tuple[Moments, tuple[Tensor, Tensor] | None]] = {}
+        self._found: dict[tuple[int, float, float | None, float], Part] = {}
 
     def best(self) -> tuple[float, float]:
         """Share and weight decay whose fit has the least loss on the first fold, one after the other."""
@@ -198,7 +218,7 @@ class Folds:
 
     def held_out(
         self, share: float, scale: float | None = None, decay: float = WEIGHT_DECAYS[0], folds: int = FOLDS
-    ) -> Tensor:
+    ) -> Tensor | DistancesInParts:
         """Distances (N, C) of the rows of the first ``folds`` parts to label vectors made without their part.
 
         Args:
@@ -207,38 +227,44 @@ class Folds:
             decay: weight decay of the fit.
             folds: how many parts; rows of the others stay at infinity, as do classes without other rows.
         """
-        distances = self.rows.new_full((len(self.ids), self.num_labels), torch.inf)
-        for number in range(folds):
-            if not bool((self.fold == number).any()):
-                continue
-            key = (number, share, scale, decay)
-            if key not in self._found:
-                self._found[key] = self._distances_of_fold(*key)
-            distances[self.fold == number] = self._found[key]
-        return distances
+        parts = self.parts(share, scale, decay, folds)
+        return DistancesInParts(self.rows, self.num_labels, parts).stored_if_few()
 
-    def _distances_of_fold(self, number: int, share: float, scale: float | None, decay: float) -> Tensor:
-        """Distances (n, C) of the n rows of a fold; arguments as of `held_out`."""
+    def parts(self, share: float, scale: float | None, decay: float, folds: int) -> list[Part]:
+        """The parts of the rows, and what each is measured through; arguments as of `held_out`."""
+        numbers = [number for number in range(folds) if bool((self.fold == number).any())]
+        for key in ((number, share, scale, decay) for number in numbers):
+            if key not in self._found:
+                self._found[key] = self._part(*key)
+        return [self._found[number, share, scale, decay] for number in numbers]
+
+    def _part(self, number: int, share: float, scale: float | None, decay: float) -> Part:
         held_out, rest = self.fold == number, self.fold != number
         probe = self.started(rest, share, number) if scale is None else self.fit(rest, share, scale, decay, number)
         seen = self.ids[rest].bincount(minlength=self.num_labels) > 0
-        return probe.distances(self.rows[held_out]).masked_fill(~seen, torch.inf)
+        return Part(held_out, probe.embed, probe.label_vectors, seen)
 
-    def measured(self, distances: Tensor) -> Tensor:
+    def measured(self, distances: Tensor | Distances) -> Tensor:
         """(N,) bool: rows that are held out in ``distances`` and whose class has others."""
-        return self.usable & distances.isfinite().any(dim=1)
+        return self.usable & known_rows(distances)
 
-    def scale(self, distances: Tensor) -> float:
+    def scale(self, distances: Tensor | Distances) -> float:
         """Scale with the least loss on rows held out."""
-        rows = self.measured(distances)
-        found = distances[rows]
-        finite = found.masked_fill(found.isinf(), float(found[found.isfinite()].mean()))
-        return calibrated_scale(finite, self.ids[rows], self.counts, held_out=found, smoothed=True)
+        labels = self.ids.where(self.measured(distances), IGNORE_INDEX)
+        return calibrated_scale(distances, labels, self.counts, held_out=distances, smoothed=True)
 
-    def loss(self, distances: Tensor) -> float:
+    def loss(self, distances: Tensor | Distances) -> float:
         """Cross-entropy on rows held out, at the scale that suits it best."""
-        rows = self.measured(distances)
-        return float(F.cross_entropy(-self.scale(distances) * distances[rows], self.ids[rows]))
+        rows, scale = self.measured(distances).nonzero()[:, 0], self.scale(distances)
+        found = blocks_of(distances, rows)
+        total = sum(float(F.cross_entropy(-scale * part, self.ids[block], reduction="sum")) for block, part in found)
+        return total / len(rows)
+
+    def accuracy(self, distances: Tensor | Distances) -> float:
+        """Share of the rows held out whose own label vector is the nearest."""
+        rows = self.measured(distances).nonzero()[:, 0]
+        found = blocks_of(distances, rows)
+        return sum(int((part.argmin(dim=1) == self.ids[block]).sum()) for block, part in found) / len(rows)
 
     def started(self, rest: Tensor, share: float, number: int) -> Probe:
         """The start at the class means of the rows ``rest`` (N,) bool, which fold ``number`` (-1: none) is new to."""
@@ -250,7 +276,8 @@ class Folds:
         """The start that is fitted to the rows ``rest`` at a scale of the logits; other arguments as above."""
         scaling, centre, means = self._whitened(rest, share, number)
         head = _orthonormal_rows((means - centre) @ scaling, self.embedding_dim)  # (D, H), of whitened features
-        inputs, centroids = (self.rows[rest] - centre) @ scaling, (means - centre) @ scaling
+        centroids, rows = (means - centre) @ scaling, rest.nonzero()[:, 0]
+        inputs = torch.cat([(values - centre) @ scaling for _, values in in_float64(self.rows, rows)])
         size = float(inputs.square().sum(dim=1).mean().sqrt().clamp(min=torch.finfo(inputs.dtype).tiny))
         change, offset = fit(
             inputs / size, self.ids[rest], centroids / size, head, scale * size, decay, learn_offset=self.learn_offset
@@ -259,18 +286,18 @@ class Folds:
 
     def _whitened(self, rest: Tensor, share: float, number: int) -> tuple[Tensor, Tensor, Tensor]:
         """Scaling (H, H), centre (H,) and class means (C, H) of some rows; classes without rows are at the centre."""
-        sums, counts = class_sums(self.rows[rest], self.ids[rest], self.num_labels)
-        seen = counts > 0
-        means = centroids(sums, counts)
-        centre = means[seen].mean(dim=0)
-        means = torch.where(seen.unsqueeze(1), means, centre)
-        width = self.rows.shape[1]
-        if share >= 1.0:
-            return torch.eye(width, dtype=means.dtype, device=means.device), centre, means
-        if number not in self._spectra:  # one decomposition serves every share
-            residuals = self.rows[rest] - means[self.ids[rest]]
-            self._spectra[number] = torch.linalg.eigh(residuals.T @ residuals / len(residuals))
-        values, vectors = self._spectra[number]
+        if number not in self._moments:  # one decomposition serves every share
+            narrow = min(self.shares) < 1.0
+            found = moments(self.rows, self.ids, self.num_labels, rest.nonzero()[:, 0], covariance=narrow)
+            spectrum = None if found.covariance is None else torch.linalg.eigh(found.covariance)
+            self._moments[number] = found, spectrum
+        found, spectrum = self._moments[number]
+        seen = found.counts > 0
+        centre = found.means[seen].mean(dim=0)
+        means = torch.where(seen.unsqueeze(1), found.means, centre)
+        if spectrum is None or share >= 1.0:
+            return torch.eye(self.rows.shape[1], dtype=means.dtype, device=means.device), centre, means
+        values, vectors = spectrum
         level = values.mean().clamp(min=torch.finfo(values.dtype).tiny)
         shrunken = (1.0 - share) * values / level + share
         return (vectors * shrunken.clamp(min=share).rsqrt()) @ vectors.T, centre, means
@@ -306,14 +333,22 @@ def fit(
     learned = [change, offset] if learn_offset else [change]
     optimizer = torch.optim.LBFGS(learned, max_iter=ITERATIONS, history_size=10, line_search_fn="strong_wolfe")
     pull = decay * scale**2 / len(rows)
+    size = rows_at_a_time(
+        (len(rows), len(means))
+    )  # rows whose distances, and all that their gradient needs, exist at a time
 
     def evaluate() -> Tensor:
         optimizer.zero_grad()
-        now = first + change
-        distances = pairwise_distances(rows @ now.T, means @ now.T + offset, ids)
-        loss = F.cross_entropy(-scale * distances, ids) + pull * sum(part.square().sum() for part in learned)
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss
+        total = torch.zeros((), device=first.device)
+        for number, (block, own) in enumerate(zip(torch.split(rows, size), torch.split(ids, size), strict=True)):
+            now = first + change
+            distances = pairwise_distances(block @ now.T, means @ now.T + offset, own)
+            loss = F.cross_entropy(-scale * distances, own, reduction="sum") / len(rows)
+            if number == 0:
+                loss = loss + pull * sum(part.square().sum() for part in learned)
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
+        return total
 
     with torch.enable_grad(), torch.autocast(first.device.type, enabled=False):
         optimizer.step(evaluate)  # type: ignore[no-untyped-call]

@@ -14,7 +14,9 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
-from .functional import IGNORE_INDEX, class_sums, finite_rows, has_scatter
+from .class_moments import class_means, in_float64, moments
+from .functional import IGNORE_INDEX, finite_rows, has_scatter
+from .row_blocks import all_finite
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +119,8 @@ def finite_samples(samples: StartSamples) -> StartSamples:
     Raises:
         ValueError: no row is finite.
     """
+    if all_finite(samples.values):
+        return samples
     wrong = ~samples.values.isfinite().all(dim=1) & (samples.labels != IGNORE_INDEX)
     if not bool(wrong.any()):
         return samples
@@ -249,8 +253,8 @@ def _to_device(batch: dict[str, Any], device: torch.device) -> dict[str, Any]:
 
 def warn_of_alike_rows(samples: StartSamples) -> None:
     """Warn where all start rows have the same features, but for rounding."""
-    rows = samples.values[samples.labels != IGNORE_INDEX].double()
-    if len(rows) > 1 and not has_scatter(rows - rows.mean(dim=0), rows):
+    rows = (samples.labels != IGNORE_INDEX).nonzero()[:, 0]
+    if len(rows) > 1 and not moments(samples.values, torch.zeros_like(samples.labels), 1, rows).differ:
         logger.warning(
             "The model sees all %d start rows alike, so nothing tells one label from another: look for a max_length "
             "that cuts everything off, for inputs that are empty or constant, and for weights that are zero.",
@@ -260,11 +264,10 @@ def warn_of_alike_rows(samples: StartSamples) -> None:
 
 def classes_are_close(samples: StartSamples, num_labels: int) -> bool:
     """Whether class means lie so close together that the features' first steps move them past each other; warns."""
-    rows = samples.labels != IGNORE_INDEX
-    values = samples.values[rows].double()
-    sums, counts = class_sums(values, samples.labels[rows], num_labels)
-    means = sums[counts > 0] / counts[counts > 0].unsqueeze(1)
-    norm = float(values.norm(dim=1).mean())
+    means, counts = class_means(samples.values, samples.labels, num_labels)
+    means = means[counts > 0]
+    rows = (samples.labels != IGNORE_INDEX).nonzero()[:, 0]
+    norm = sum(float(values.norm(dim=1).sum()) for _, values in in_float64(samples.values, rows)) / max(len(rows), 1)
     apart = float((means - means.mean(dim=0)).norm(dim=1).mean())
     if len(means) < 2 or not has_scatter(means - means.mean(dim=0), means) or apart >= CLOSE_CLASSES * norm:
         return False

@@ -9,13 +9,16 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ..modeling.class_moments import class_means, in_float64
 from ..modeling.configuration_lwal import start_of_head
-from ..modeling.functional import calibrated_scale, centroids, class_sums, pairwise_distances, without_names
+from ..modeling.distances import DistancesInParts, Part
+from ..modeling.functional import calibrated_scale, without_names
 from ..modeling.head_start import class_mean_projection, held_out_distances, write_linear
 from ..modeling.heads import run_without_head
 from ..modeling.linear_fold import folded_linear
 from ..modeling.loading import default_embedding_dim
 from ..modeling.probe_start import fit_start
+from ..modeling.row_blocks import Distances
 from ..modeling.start import StartSamples, finite_samples
 from .base import LossContext, ObjectiveLoss
 from .stock import StockObjective, stock_head, stock_task
@@ -91,7 +94,7 @@ def nearest_mean_head(
     labels: Tensor,
     num_labels: int,
     whiten: bool = False,
-    held_out: Tensor | None = None,
+    held_out: Tensor | Distances | None = None,
     names: int = 0,
 ) -> tuple[Tensor, Tensor, float]:
     """Linear classifier whose softmax is that of ``-s |h - mean_c|^2``.
@@ -114,12 +117,13 @@ def nearest_mean_head(
         sizes = (num_labels, features.shape[1])
         projection, shift = class_mean_projection(features, labels, *sizes)
         held_out = held_out_distances(features, labels, *sizes, names=names)
-        through = features.double() @ projection.T + shift
+        rows = torch.arange(len(features), device=features.device)
+        through = torch.cat([values @ projection.T + shift for _, values in in_float64(features, rows)])
         weight, bias, scale = nearest_mean_head(through, labels, num_labels, held_out=held_out, names=names)
         weight = weight.double()
         return (weight @ projection).float(), (bias.double() + weight @ shift).float(), scale
     means, counts = class_means(features, labels, num_labels)
-    distances = pairwise_distances(features.double(), means, labels)
+    distances = _distances(features, Tensor.double, means, labels)
     scale = calibrated_scale(distances, without_names(labels, names), counts, power=2, held_out=held_out)
     seen = counts > 0
     centre = means[seen].mean(dim=0)
@@ -143,7 +147,7 @@ def fit_head(
         return nearest_mean_head(features, labels, num_labels, whiten, names=names)
     means, counts = class_means(features, labels, num_labels)
     vectors = means @ fitted.weight.T + fitted.bias + fitted.offset  # (C, D)
-    distances = pairwise_distances(features.double() @ fitted.weight.T + fitted.bias, vectors, labels)
+    distances = _distances(features, lambda rows: rows.double() @ fitted.weight.T + fitted.bias, vectors, labels)
     measured = without_names(labels, names)
     scale = calibrated_scale(distances, measured, counts, power=2, held_out=fitted.held_out, smoothed=True)
     seen = counts > 0
@@ -151,7 +155,9 @@ def fit_head(
     return weight.float(), torch.where(seen, bias, bias[seen].min()).float(), scale
 
 
-def class_means(features: Tensor, labels: Tensor, num_labels: int) -> tuple[Tensor, Tensor]:
-    """Class means (C, H) float64, zero without rows, and rows per class (C,)."""
-    sums, counts = class_sums(features.double(), labels, num_labels)
-    return centroids(sums, counts), counts
+def _distances(
+    features: Tensor, embed: Callable[[Tensor], Tensor], vectors: Tensor, labels: Tensor
+) -> Tensor | Distances:
+    """Distances (N, C) of features (N, H), once embedded, to vectors (C, D)."""
+    every, seen = torch.ones_like(labels, dtype=torch.bool), vectors.new_ones(len(vectors), dtype=torch.bool)
+    return DistancesInParts(features, len(vectors), [Part(every, embed, vectors, seen)], labels).stored_if_few()
