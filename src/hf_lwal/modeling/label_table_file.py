@@ -94,7 +94,7 @@ def write_label_table_file(
 
 
 def _as_text(facts: dict[str, Any]) -> str:
-    """JSON with one value per line; of very many labels one label per line, which json writes without Python's loops."""
+    """JSON with one value per line; of very many labels one label per line, without loops of Python."""
     encoder = json.JSONEncoder(ensure_ascii=False)
     if len(facts["labels"]) <= MOST_WITH_NEIGHBOURS:
         return json.dumps(facts, indent=2, ensure_ascii=False)
