@@ -55,8 +55,11 @@ def _euclidean(matrix: Matrix) -> Between:
     squares = np.square(centred).sum(axis=1)  # (C,)
 
     def between(rows: Rows) -> Matrix:
-        squared: Matrix = squares[rows][:, None] - 2.0 * (centred[rows] @ centred.T) + squares  # (R, C)
-        return np.sqrt(np.maximum(squared, 0.0))
+        squared: Matrix = centred[rows] @ centred.T  # (R, C); in place from here, since there may be very many
+        squared *= -2.0
+        squared += squares[rows][:, None]
+        squared += squares
+        return np.sqrt(np.maximum(squared, 0.0, out=squared), out=squared)
 
     return between
 
@@ -66,8 +69,8 @@ def _cosine(matrix: Matrix) -> Between:
     unit = matrix / np.maximum(np.linalg.norm(matrix, axis=1, keepdims=True), 1e-12)
 
     def between(rows: Rows) -> Matrix:
-        distances: Matrix = np.maximum(1.0 - unit[rows] @ unit.T, 0.0)  # (R, C)
-        return distances
+        cosines: Matrix = unit[rows] @ unit.T  # (R, C)
+        return np.maximum(np.subtract(1.0, cosines, out=cosines), 0.0, out=cosines)
 
     return between
 
@@ -106,8 +109,11 @@ def label_distances(label_vectors: MatrixLike, metric: str = "euclidean", allow_
         )
     present = ~np.isnan(matrix).all(axis=1)  # (C,)
     between = prepared(matrix[present])(slice(None))
-    between = (between + between.T) / 2.0
+    between = between + between.T
+    between /= 2.0
     np.fill_diagonal(between, 0.0)
+    if present.all():
+        return between
     distances = np.full((len(matrix), len(matrix)), np.nan)
     distances[np.ix_(present, present)] = between
     return distances
