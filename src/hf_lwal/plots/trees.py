@@ -16,6 +16,7 @@ from .figures import (
     add_group_legend,
     check_names,
     drawn_labels,
+    drawn_name,
     evenly_spaced,
     group_colours,
     new_figure,
@@ -77,7 +78,7 @@ def plot_dendrogram(
     if groups is not None:
         check_names("groups", groups, len(vectors))
     kept, title = drawn_labels(len(vectors), title)
-    names = [names[label] for label in kept]
+    names = [drawn_name(names[label]) for label in kept]
     distances = label_distances(vectors[kept], metric)
     merges = linkage(distances)
     order = leaf_order(merges)
