@@ -111,6 +111,18 @@ def drawn_name(name: str) -> str:
     return line.replace("$", r"\$")
 
 
+def room_beyond(names: Sequence[str], usual: float) -> float:
+    """Inches by which the widest of some names along an axis is wider than what is usually there for them."""
+    require_matplotlib()
+    from matplotlib.backends.backend_agg import RendererAgg
+    from matplotlib.font_manager import FontProperties
+
+    renderer, font = RendererAgg(1, 1, 72), FontProperties(size=LABEL_FONT_SIZE)
+    longest = sorted(names, key=len)[-5:]
+    widths = [renderer.get_text_width_height_descent(name, font, ismath=False)[0] for name in longest]
+    return max(max(widths, default=0.0) / 72 - usual, 0.0)
+
+
 def group_colours(groups: Groups) -> dict[str | None, Colour]:
     """Give every group its own colour, dark enough for text on white; labels without group are grey.
 

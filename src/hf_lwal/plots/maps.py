@@ -23,6 +23,7 @@ from .figures import (
     evenly_spaced,
     group_colours,
     new_figure,
+    room_beyond,
     save_figure,
     sorted_groups,
 )
@@ -61,12 +62,12 @@ def plot_label_distances(
     kept, title = drawn_labels(len(vectors), title)
     distances = label_distances(vectors[kept], metric)
     order = leaf_order(linkage(distances))
-    side = 3.0 + INCHES_PER_LABEL * min(len(kept), MOST_ROWS)
+    named = evenly_spaced(len(kept), MOST_ROWS)
+    shown = [drawn_name(names[kept[order[place]]]) for place in named]
+    side = 3.0 + INCHES_PER_LABEL * len(named) + room_beyond(shown, usual=1.5)
     figure, axes = new_figure(side + 1.0, side)
     ordered = distances[np.ix_(order, order)].astype(np.float32)
     image = axes.imshow(ordered, cmap="viridis", interpolation="nearest")
-    named = evenly_spaced(len(kept), MOST_ROWS)
-    shown = [drawn_name(names[kept[order[place]]]) for place in named]
     axes.set_xticks(named, shown, fontsize=LABEL_FONT_SIZE, rotation=90)
     axes.set_yticks(named, shown, fontsize=LABEL_FONT_SIZE)
     axes.set_title(title)

@@ -20,6 +20,7 @@ from .figures import (
     evenly_spaced,
     group_colours,
     new_figure,
+    room_beyond,
     save_figure,
     sorted_groups,
 )
@@ -82,7 +83,8 @@ def plot_dendrogram(
     distances = label_distances(vectors[kept], metric)
     merges = linkage(distances)
     order = leaf_order(merges)
-    figure, axes = new_figure(8.0, 1.5 + INCHES_PER_LABEL * min(len(names), MOST_NAMES))
+    width = 8.0 + room_beyond(names, usual=3.0)
+    figure, axes = new_figure(width, 1.5 + INCHES_PER_LABEL * min(len(names), MOST_NAMES))
     from matplotlib.collections import LineCollection
 
     axes.add_collection(LineCollection(tree_segments(merges, order), colors=GREY, linewidths=0.8))
