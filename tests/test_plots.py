@@ -1,6 +1,7 @@
 """Pictures are complete files of a readable size; layout is checked on the numbers behind them."""
 
 import sys
+import warnings
 from itertools import combinations
 
 import numpy as np
@@ -176,6 +177,30 @@ def test_pictures_of_many_labels_are_bounded(monkeypatch, number, module, plot):
     assert len(axes.get_yticklabels()) <= 600
     most = maps.MOST_ON_MAP if plot is plots.plot_label_map else figures.MOST_DRAWN
     assert (f"{most:,} of {number:,} labels, evenly spaced" in axes.get_title()) == (number > most)
+
+
+@pytest.mark.parametrize("name", ["long " * 1000, "W" * 4000, "a name of $5 or $6_{", "two\nlines"])
+def test_a_strange_name_leaves_room_for_the_picture(tmp_path, name):
+    """A label of a whole page gave a map of 64,000 pixels and a tree of none; a dollar started a formula."""
+    vectors, names = np.random.default_rng(0).normal(size=(8, 3)), [*map(str, range(7)), name]
+    for plot in (plots.plot_dendrogram, plots.plot_label_distances, plots.plot_label_map):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            path = plot(vectors, names, tmp_path / f"{plot.__name__}.png")
+        width, height = png_size(path)
+        assert max(width, height) < 3000
+
+
+@pytest.mark.parametrize(("number", "more"), [(40, None), (41, "and 1 more groups"), (300, "and 260 more groups")])
+def test_a_legend_of_many_groups_is_bounded(monkeypatch, number, more):
+    """1,500 groups took a legend of 7,000 pixels below the map, and nothing was left for the tree."""
+    groups = [f"group {index // 2:03}" for index in range(2 * number)] + [None]
+    vectors = np.random.default_rng(0).normal(size=(len(groups), 3))
+    names = [str(index) for index in range(len(groups))]
+    axes = drawn(monkeypatch, trees, plots.plot_dendrogram, vectors, names, "tree.png", groups)
+    (legend,) = axes.figure.legends
+    shown = [text.get_text() for text in legend.get_texts()]
+    assert shown == [f"group {index:03}" for index in range(40)] + ["no group"] + ([more] if more else [])
 
 
 def test_a_large_picture_has_fewer_dots_per_inch(tmp_path):

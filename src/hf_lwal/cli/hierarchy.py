@@ -16,6 +16,9 @@ from ..modeling.files import staged, write_text_atomically
 from .hierarchy_inputs import HierarchyOptions, Labels, read_labels
 from .writing import writing
 
+MOST_COMPARED = 5000
+"""Labels that are compared with a reference, which needs several matrices of all pairs."""
+
 
 @dataclass(frozen=True)
 class Reference:
@@ -62,6 +65,11 @@ def find_reference(options: HierarchyOptions, labels: Labels) -> Reference | Non
 
     if options.reference is None:
         return None
+    if len(labels.names) > MOST_COMPARED:
+        raise CommandError(
+            f"--reference compares all pairs of labels, of up to {MOST_COMPARED:,}, but there are "
+            f"{len(labels.names):,}: leave it out, or give a CSV file with some of them."
+        )
     if options.reference == "groups":
         if labels.groups is None:
             raise CommandError(

@@ -92,7 +92,8 @@ def read_labels(options: HierarchyOptions) -> Labels:
     labels = read_table(path) if path.suffix.lower() == ".csv" else _of_model(options)
     if options.group_column is not None and options.dataset is not None:
         labels = replace(labels, groups=_groups(options, labels.names))
-    kept = [index for index, row in enumerate(labels.vectors) if np.isfinite(row).all()]
+    present = np.isfinite(labels.vectors).all(axis=1)  # (C,)
+    kept = np.flatnonzero(present).tolist()
     if len(kept) < 2:
         raise CommandError(f"{options.model!r} has {len(kept)} labels with a vector, but a hierarchy needs 2.")
     return Labels(
@@ -100,7 +101,7 @@ def read_labels(options: HierarchyOptions) -> Labels:
         vectors=labels.vectors[kept],
         groups=labels.groups and [labels.groups[index] for index in kept],
         source=labels.source,
-        missing=tuple(name for index, name in enumerate(labels.names) if index not in set(kept)),
+        missing=tuple(name for name, there in zip(labels.names, present, strict=True) if not there),
     )
 
 

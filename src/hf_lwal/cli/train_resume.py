@@ -38,7 +38,8 @@ def in_order_of_checkpoint(rows: Rows, checkpoint: str) -> Rows:
             f"--resume: {checkpoint} was trained on {len(names)} labels and the data has {len(rows.names)}, not the "
             f"same ones ({'; '.join(parts)}). {REMEDY}"
         )
-    place = [names.index(name) for name in rows.names]
+    place_of = {name: index for index, name in enumerate(names)}
+    place = [place_of[name] for name in rows.names]
     test = None if rows.test is None else _renumbered(rows.test, place, names)
     train, validation = (_renumbered(split, place, names) for split in (rows.train, rows.validation))
     return replace(rows, train=train, validation=validation, test=test, names=names)

@@ -124,6 +124,16 @@ class CheckedCollator:
         self.collator = collator
         self.names = names
 
+    @property
+    def names(self) -> Mapping[int, str]:
+        """Id to name of the model; to be set anew where it changes."""
+        return self._names
+
+    @names.setter
+    def names(self, names: Mapping[int, str]) -> None:
+        self._names = names
+        self._ids = {name: index for index, name in names.items()}  # once, and not for every row
+
     def __call__(self, features: Sequence[Any]) -> Any:
         """Collate ``features``; ValueError names the label and the row of the batch that does not fit."""
         batch = self.collator([self._with_ids(feature, row) for row, feature in enumerate(features)])
@@ -133,7 +143,7 @@ class CheckedCollator:
 
     def __getattr__(self, name: str) -> Any:
         # The trainer looks for the tokenizer of the collator it was given.
-        if name in ("collator", "names"):
+        if name in ("collator", "_names", "_ids"):
             raise AttributeError(name)
         return getattr(self.collator, name)
 
@@ -152,10 +162,9 @@ class CheckedCollator:
         if label is None:
             raise ValueError(without_label(f"row {row} of a batch"))
         if isinstance(label, str):
-            ids = {name: index for index, name in self.names.items()}
-            if label not in ids:
+            if label not in self._ids:
                 raise ValueError(unknown_name(label, f"row {row} of a batch", self.names))
-            return ids[label]
+            return self._ids[label]
         return label.item() if isinstance(label, np.generic) else label  # collators take a NumPy scalar for a float
 
 

@@ -44,25 +44,42 @@ def as_matrix(label_vectors: MatrixLike, allow_missing: bool = False) -> Matrix:
     return matrix
 
 
-def _euclidean(rows: Matrix, matrix: Matrix) -> Matrix:
-    """(R, D) and (C, D) to (R, C): centred before the square is expanded, which loses all digits on an offset."""
-    centre = matrix.mean(axis=0)
-    rows, columns = rows - centre, matrix - centre
-    squares = np.square(rows).sum(axis=1)  # (R,)
-    squared: Matrix = squares[:, None] - 2.0 * (rows @ columns.T) + np.square(columns).sum(axis=1)  # (R, C)
-    return np.sqrt(np.maximum(squared, 0.0))
+Rows = slice | NDArray[np.int64]
+Between = Callable[[Rows], Matrix]
+"""Numbers of R rows → (R, C) their distances to all rows."""
 
 
-def _cosine(rows: Matrix, matrix: Matrix) -> Matrix:
-    """(R, D) and (C, D) to (R, C): one minus the cosine of the angle; zeros are at distance 1 from every other."""
-    lengths = [np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-12) for part in (rows, matrix)]
-    distances: Matrix = np.maximum(1.0 - (rows / lengths[0]) @ (matrix / lengths[1]).T, 0.0)
-    return distances
+def _euclidean(matrix: Matrix) -> Between:
+    """Centred before the square is expanded, which loses all digits on an offset."""
+    centred = matrix - matrix.mean(axis=0)
+    squares = np.square(centred).sum(axis=1)  # (C,)
+
+    def between(rows: Rows) -> Matrix:
+        squared: Matrix = centred[rows] @ centred.T  # (R, C); in place from here, since there may be very many
+        squared *= -2.0
+        squared += squares[rows][:, None]
+        squared += squares
+        return np.sqrt(np.maximum(squared, 0.0, out=squared), out=squared)
+
+    return between
 
 
-METRICS: dict[str, Callable[[Matrix, Matrix], Matrix]] = {"euclidean": _euclidean, "cosine": _cosine}
+def _cosine(matrix: Matrix) -> Between:
+    """One minus the cosine of the angle; zeros are at distance 1 from every other."""
+    unit = matrix / np.maximum(np.linalg.norm(matrix, axis=1, keepdims=True), 1e-12)
+
+    def between(rows: Rows) -> Matrix:
+        cosines: Matrix = unit[rows] @ unit.T  # (R, C)
+        return np.maximum(np.subtract(1.0, cosines, out=cosines), 0.0, out=cosines)
+
+    return between
+
+
+METRICS: dict[str, Callable[[Matrix], Between]] = {"euclidean": _euclidean, "cosine": _cosine}
 BLOCK = 2**21
 """Distances in memory at a time where not all of them are needed at once: 16 MiB."""
+MOST_PAIRWISE = 20_000
+"""Labels of which all distances are computed at once, which takes 3.2 GB then, and copies of it."""
 
 
 def label_distances(label_vectors: MatrixLike, metric: str = "euclidean", allow_missing: bool = False) -> Matrix:
@@ -74,23 +91,35 @@ def label_distances(label_vectors: MatrixLike, metric: str = "euclidean", allow_
         allow_missing: rows of NaN throughout stand for labels without a vector, and have distances of NaN.
 
     Returns:
-        (C, C) float64, exactly symmetric with a zero diagonal.
+        (C, C) float64, exactly symmetric with a zero diagonal: memory grows with the square of C.
+
+    Raises:
+        ValueError: more than `MOST_PAIRWISE` labels.
 
     >>> label_distances([[0.0, 0.0], [3.0, 4.0]]).tolist()
     [[0.0, 5.0], [5.0, 0.0]]
     """
-    between_rows = _metric(metric)
+    prepared = _metric(metric)
     matrix = as_matrix(label_vectors, allow_missing)
+    if len(matrix) > MOST_PAIRWISE:
+        raise ValueError(
+            f"The distances between all of {len(matrix):,} labels would take {8e-9 * len(matrix) ** 2:,.0f} GB, and "
+            f"are computed of up to {MOST_PAIRWISE:,}: give fewer rows, or find the nearest labels with "
+            "hierarchy.neighbourhood."
+        )
     present = ~np.isnan(matrix).all(axis=1)  # (C,)
-    between = between_rows(matrix[present], matrix[present])
-    between = (between + between.T) / 2.0
+    between = prepared(matrix[present])(slice(None))
+    between = between + between.T
+    between /= 2.0
     np.fill_diagonal(between, 0.0)
+    if present.all():
+        return between
     distances = np.full((len(matrix), len(matrix)), np.nan)
     distances[np.ix_(present, present)] = between
     return distances
 
 
-def _metric(name: str) -> Callable[[Matrix, Matrix], Matrix]:
+def _metric(name: str) -> Callable[[Matrix], Between]:
     if name not in METRICS:
         raise ValueError(f"metric must be one of {', '.join(METRICS)}, got {name!r}.")
     return METRICS[name]
@@ -100,9 +129,9 @@ class Neighbourhood(NamedTuple):
     """What distances between labels say without all of them in memory.
 
     Attributes:
-        nearest: (C, k) int64, each label's nearest others, nearest first.
+        nearest: (C, k) int64, each label's nearest others, nearest first; (R, k) where only R labels were asked for.
         distances: (C, k) float64, how far they are.
-        mean: distance between two labels, over all pairs.
+        mean: distance between two labels, over all pairs that were looked at.
     """
 
     nearest: NDArray[np.int64]
@@ -129,37 +158,43 @@ class Neighbourhood(NamedTuple):
         return [(*pair, far) for pair, far in ordered[:known]]
 
 
-def neighbourhood(label_vectors: MatrixLike, top_k: int = 3, metric: str = "euclidean") -> Neighbourhood:
-    """Find each label's nearest others block by block: memory grows with C, not with its square.
+def neighbourhood(
+    label_vectors: MatrixLike, top_k: int = 3, metric: str = "euclidean", of: Sequence[int] | None = None
+) -> Neighbourhood:
+    """Find each label's nearest others block by block: memory grows with C, not with its square, but time does.
 
     Args:
         label_vectors: (C, D) tensor or array, all finite.
         top_k: how many neighbours; all others when there are fewer.
         metric: see `label_distances`.
+        of: ids of the labels whose neighbours are asked for; default: all. Of very many labels a few take no time.
 
     >>> neighbourhood([[0.0], [1.0], [5.0]], top_k=1).nearest.tolist()
     [[1], [0], [1]]
     """
-    between_rows, matrix = _metric(metric), as_matrix(label_vectors)
+    matrix = as_matrix(label_vectors)
     count, total = len(matrix), 0.0
+    between = _metric(metric)(matrix)
+    asked = np.arange(count) if of is None else np.asarray(of, dtype=np.int64)  # (R,)
     kept = min(top_k, count - 1)
-    nearest, distances = np.zeros((count, kept), dtype=np.int64), np.zeros((count, kept))
+    nearest, distances = np.zeros((len(asked), kept), dtype=np.int64), np.zeros((len(asked), kept))
     step = max(BLOCK // max(count, 1), 1)
-    for start in range(0, count, step):
-        block = between_rows(matrix[start : start + step], matrix)  # (R, C)
-        rows = np.arange(len(block))
-        block[rows, start + rows] = 0.0
+    for start in range(0, len(asked), step):
+        own = asked[start : start + step]
+        block = between(own)  # (rows, C)
+        rows = np.arange(len(own))
+        block[rows, own] = 0.0
         total += float(block.sum())
-        block[rows, start + rows] = np.inf  # a label is not its own neighbour, even beside a duplicate at distance 0
+        block[rows, own] = np.inf  # a label is not its own neighbour, even beside a duplicate at distance 0
         if kept < count - 1:
             chosen = np.sort(np.argpartition(block, kept, axis=1)[:, :kept], axis=1)  # (R, k), by number
         else:
-            chosen = np.stack([np.delete(np.arange(count), start + row) for row in rows])
+            chosen = np.stack([np.delete(np.arange(count), label) for label in own])
         far = np.take_along_axis(block, chosen, axis=1)
         order = np.argsort(far, axis=1, kind="stable")  # equals in the order of their numbers
         nearest[start : start + step] = np.take_along_axis(chosen, order, axis=1)
         distances[start : start + step] = np.take_along_axis(far, order, axis=1)
-    return Neighbourhood(nearest, distances, total / max(count * (count - 1), 1))
+    return Neighbourhood(nearest, distances, total / max(len(asked) * (count - 1), 1))
 
 
 def group_distances(groups: Sequence[str | None]) -> Matrix:

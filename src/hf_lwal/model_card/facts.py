@@ -24,9 +24,11 @@ class LabelFacts:
         total: C, how many labels there are.
         embedding_dim: D, the dimension of the label vectors.
         scale: s in ``softmax(-s * distance)``.
-        mean_distance: between two labels; None where label vectors are not finite.
+        mean_distance: between two labels, of very many over the pairs of the excerpt; None where label vectors are
+            not finite.
         rows: an excerpt: name, rows behind the class mean, nearest labels as (name, distance).
-        closest: the pairs of labels that lie closest together: two names and their distance.
+        closest: the pairs of labels that lie closest together: two names and their distance; none of very many
+            labels.
         unseen: names of labels that no training row had.
         settings: what the table is made of, name to value.
     """

@@ -149,8 +149,8 @@ def draw(folder: Path, vectors: Tensor, names: Sequence[str]) -> list[str]:
 
 
 def picture_name(name: str) -> str:
-    """A label name for a picture: one short line, in which a dollar does not start a formula."""
-    return visible(name, longest=40).replace("$", r"\$")
+    """A label name for a picture: short, and without characters that hide or reorder others."""
+    return visible(name, longest=40)
 
 
 @dataclass(frozen=True)

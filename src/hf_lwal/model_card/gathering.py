@@ -32,6 +32,8 @@ LONGEST_MODULES = 10_000
 LABEL_ROWS = 12
 CLOSEST_PAIRS = 5
 NEIGHBOURS = 3
+MOST_COMPARED = 5000
+"""Labels of which all pairs are compared, in seconds; of more, the card's excerpt is compared with all the others."""
 TABLE_SETTINGS = ("preset", "space", *(entry.name for entry in fields(LabelSettings) if entry.name != "preset"))
 
 
@@ -181,12 +183,19 @@ def label_facts(model: Any) -> LabelFacts:
 
 
 def _with_distances(facts: LabelFacts, vectors: Any, names: list[str], counts: list[int]) -> LabelFacts:
-    found = neighbourhood(vectors, max(NEIGHBOURS, CLOSEST_PAIRS))
-    nearest = found.of(names)
+    """Facts with an excerpt and what is near; of very many labels the excerpt alone is compared with all others."""
     excerpt = np.unique(np.linspace(0, len(names) - 1, min(LABEL_ROWS, len(names))).round().astype(int)).tolist()
+    whole = len(names) <= MOST_COMPARED
+    found = neighbourhood(vectors, max(NEIGHBOURS, CLOSEST_PAIRS), of=None if whole else excerpt)
+    nearest = found.of(names)
+    places = excerpt if whole else range(len(excerpt))
+    closest = found.closest(CLOSEST_PAIRS) if whole else []
     return replace(
         facts,
         mean_distance=found.mean,
-        rows=[(names[i], counts[i], nearest[i][:NEIGHBOURS]) for i in excerpt],
-        closest=[(names[one], names[other], far) for one, other, far in found.closest(CLOSEST_PAIRS)],
+        rows=[
+            (names[label], counts[label], nearest[place][:NEIGHBOURS])
+            for label, place in zip(excerpt, places, strict=True)
+        ],
+        closest=[(names[one], names[other], far) for one, other, far in closest],
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from transformers import AutoConfig, PreTrainedConfig
@@ -231,10 +233,17 @@ def match_label_names(
     if id2label is None and label2id is not None:
         id2label = {index: name for name, index in label2id.items()}
         if len(id2label) != len(label2id):
-            raise ValueError(f"label2id must give every label an id of its own, but it is {dict(label2id)}.")
+            twice = next(index for index, times in Counter(label2id.values()).items() if times > 1)
+            sharing = [name for name, index in label2id.items() if index == twice]
+            raise ValueError(
+                f"label2id must give every label an id of its own, but {twice!r} is that of {_first(sharing)}."
+            )
     if id2label is None:
         return None, None
     by_id = dict(id2label if isinstance(id2label, Mapping) else enumerate(id2label))
+    ids = dict(zip(by_id.values(), by_id, strict=True)) if _in_form(by_id) else {}
+    if len(ids) == len(by_id) == (len(by_id) if num_labels is None else num_labels):
+        return by_id, ids  # as it is nearly always, also where there are very many labels
     try:
         names = {int(index): str(name) for index, name in by_id.items()}
     except (TypeError, ValueError):
@@ -244,10 +253,14 @@ def match_label_names(
             "names the wrong way round?"
         ) from None
     if sorted(names) != list(range(len(by_id))):
-        raise ValueError(f"id2label must use the ids 0…{len(by_id) - 1}, but its ids are {list(by_id)}.")
+        wrong = sorted(names.keys() - set(range(len(by_id))))
+        raise ValueError(
+            f"id2label must use the ids 0…{len(by_id) - 1}, but its ids are [{_first(list(by_id))}]"
+            + (f", and {wrong[0]} is none of those." if wrong else ".")
+        )
     if len(set(names.values())) != len(names):
-        twice = sorted({name for name in names.values() if list(names.values()).count(name) > 1})
-        raise ValueError(f"Label names must be unique, but id2label repeats {', '.join(map(repr, twice))}.")
+        twice = sorted(name for name, times in Counter(names.values()).items() if times > 1)
+        raise ValueError(f"Label names must be unique, but id2label repeats {_first(twice)}.")
     if num_labels is not None and num_labels != len(names):
         raise ValueError(
             f"num_labels is {num_labels}, but id2label names {len(names)} labels: pass only one of them, or make them "
@@ -255,6 +268,20 @@ def match_label_names(
         )
     names = {index: names[index] for index in range(len(names))}
     return names, {name: index for index, name in names.items()}
+
+
+def _in_form(by_id: dict[Any, Any]) -> bool:
+    """Whether the keys are 0…C-1 in order and the values texts: nothing is to be brought to another form."""
+    return (
+        set(map(type, by_id)) == {int}
+        and set(map(type, by_id.values())) == {str}
+        and all(map(operator.eq, by_id, range(len(by_id))))
+    )
+
+
+def _first(values: Sequence[Any], most: int = 10) -> str:
+    """Some values for a message, which 100,000 of them would fill."""
+    return ", ".join(map(repr, values[:most])) + (", …" if len(values) > most else "")
 
 
 def parse_label_names(
@@ -266,10 +293,12 @@ def parse_label_names(
         ValueError: as there, or ``id2label`` and ``label2id`` say different things.
     """
     names, ids = match_label_names(id2label, label2id, num_labels)
-    if id2label is not None and label2id is not None and match_label_names(None, label2id)[0] != names:
+    other = match_label_names(None, label2id)[0]
+    if names is not None and other is not None and names != other:
+        differing = next(index for index in names | other if names.get(index) != other.get(index))
         raise ValueError(
-            f"id2label gives the labels {names}, but label2id is {dict(label2id)}: pass only one of them, or make "
-            "them agree."
+            f"id2label is of {len(names)} labels, {names.get(differing)!r} with id {differing}, but label2id is of "
+            f"{len(other)}, {other.get(differing)!r} with that id: pass only one of them, or make them agree."
         )
     return names, ids
 

@@ -17,6 +17,10 @@ from .probes import Batch
 NEAR_TIES = {torch.float64: 1e-5, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 """Precision of the model → relative difference of a row's two smallest distances at which rounding may decide."""
 
+AT_A_TIME = 64
+"""Rows whose probabilities are in memory at once."""
+MOST_FITTED, LEAST_FITTED = 1_000_000, 16
+"""Logits that a temperature is fitted to, and rows at least: of very many labels it is every second row, or third."""
 TOLERANCE = 1e-4
 """Largest difference of a logit between the folded model and another form of it, relative to the largest logit."""
 
@@ -81,8 +85,10 @@ def best_temperature(model: LabelTableModel, observed: Observed) -> float:
     usable = usable_classes(model)
     if int(usable.sum()) < 2:
         return 1.0
-    values = rankings(observed.embeddings, model.label_table.label_vectors.cpu(), usable)
-    return fit_temperature(values[:, usable], observed.logits[:, usable].log_softmax(dim=1))
+    every = max(1, min(observed.logits.numel() // MOST_FITTED, len(observed.logits) // LEAST_FITTED))
+    embeddings, logits = (part[::every].double() for part in observed)
+    values = rankings(embeddings, model.label_table.label_vectors.cpu(), usable)
+    return fit_temperature(values[:, usable], logits[:, usable].log_softmax(dim=1))
 
 
 def compare(
@@ -107,7 +113,8 @@ def compare(
             "coarse. Fold it in a higher precision (model.float() or model.double() first)."
         )
     rows = len(observed[0].logits) or len(ours)
-    moved = (ours[:rows].softmax(dim=1) - theirs[:rows].softmax(dim=1)).abs().amax(dim=1)  # (N,)
+    pairs = zip(ours[:rows].split(AT_A_TIME), theirs[:rows].split(AT_A_TIME), strict=True)
+    moved = torch.cat([(one.softmax(dim=1) - other.softmax(dim=1)).abs().amax(dim=1) for one, other in pairs])  # (N,)
     return FoldReport(
         architecture=type(stock).__name__,
         num_labels=model.config.num_labels,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import torch
@@ -79,8 +80,13 @@ class EditableRows(nn.Module):
         Raises:
             ValueError: an id twice or out of range, or fewer than two.
         """
-        if len(set(ids)) != len(ids) or not set(ids) <= set(range(len(self.counts))):
-            raise ValueError(f"ids must be different numbers in 0…{len(self.counts) - 1}, but are {list(ids)}.")
+        known = range(len(self.counts))
+        if len(set(ids)) != len(ids) or not set(ids) <= set(known):
+            wrong = next((index for index, times in Counter(ids).items() if times > 1 or index not in known), None)
+            raise ValueError(
+                f"ids must be different numbers in 0…{len(self.counts) - 1}, but {wrong!r} is "
+                + ("there twice." if wrong in known else "none of them.")
+            )
         if len(ids) < 2:
             raise ValueError(f"A classifier needs at least two labels, but {len(ids)} would be left.")
         index = torch.tensor(list(ids), device=self.counts.device)
@@ -102,8 +108,9 @@ class EditableRows(nn.Module):
         """
         if len(set(ids)) < 2:
             raise ValueError(f"Merging needs at least two different labels, but the ids are {list(ids)}.")
-        first, others = min(ids), sorted(set(ids) - {min(ids)})
-        kept = [index for index in range(len(self.counts)) if index not in others]
+        merging = set(ids)
+        first, *others = sorted(merging)
+        kept = [index for index in range(len(self.counts)) if index == first or index not in merging]
         parts = {name: getattr(self, name)[[first, *others]] for name in ROW_TENSORS}
         rows = parts["counts"].float()
         weights = (rows if bool(rows.any()) else torch.ones_like(rows)).unsqueeze(1)  # (m, 1)

@@ -27,6 +27,8 @@ from .row_blocks import Distances, all_finite, some_of
 
 UNSEEN_MARGIN = 30.0
 """How far below a row's smallest logit the logit of a class without a mean is put."""
+MOST_PAIRWISE = 20_000
+"""Labels of which all distances are computed at once, which takes 1.6 GB then, and copies of it."""
 FEW_NUMBERS = 2**13
 """Label vectors of at most this many numbers are compared one by one when serving; a product would start too late."""
 
@@ -196,7 +198,17 @@ class LabelTable(EditableRows):
         return (vectors.detach() * seen.unsqueeze(1)).sum(dim=0) / seen.sum().clamp(min=1)
 
     def distances(self) -> Tensor:
-        """(C, C) float32 Euclidean distances between the label vectors, with a zero diagonal."""
+        """(C, C) float32 Euclidean distances between the label vectors, with a zero diagonal.
+
+        Raises:
+            ValueError: more than `MOST_PAIRWISE` labels.
+        """
+        if self.num_labels > MOST_PAIRWISE:
+            raise ValueError(
+                f"The distances between all of {self.num_labels:,} labels would take "
+                f"{4e-9 * self.num_labels**2:,.0f} GB, and are computed of up to {MOST_PAIRWISE:,}: find the nearest "
+                "labels with hierarchy.neighbourhood(model.label_table.label_vectors)."
+            )
         return pairwise_distances(self.label_vectors, self.label_vectors).fill_diagonal_(0.0)
 
     # -- training: where label vectors come from ------------------------------------------------------------------

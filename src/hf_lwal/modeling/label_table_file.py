@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 FILE_NAME = "label_table.json"
 SCHEMA_VERSION = 1
 NEIGHBOURS = 5
+MOST_WITH_NEIGHBOURS = 4000
+"""Of more labels the nearest are not listed: to find them takes time that grows with the square of their number."""
 BLOCK = 2**21
 """Distances in memory at a time: 8 MiB."""
 
@@ -28,13 +30,16 @@ def label_table_facts(
 ) -> dict[str, Any]:
     """Describe a label table: per label its name, id, number of training rows and nearest labels.
 
+    The nearest are those of tables of up to `MOST_WITH_NEIGHBOURS` labels; in larger ones every list is empty.
+
     Args:
         label_vectors: (C, D).
         counts: (C,) int64.
         names: id to name.
         radii: (C,) how far rows of a class usually are from its mean, in cosine distance; 0 where that is not known.
     """
-    others_of, far_of = _nearest(label_vectors, min(NEIGHBOURS, len(names) - 1))
+    amount = min(NEIGHBOURS, len(names) - 1) if len(names) <= MOST_WITH_NEIGHBOURS else 0
+    others_of, far_of = _nearest(label_vectors, amount)
     known = [None] * len(names) if radii is None else [radius or None for radius in radii.tolist()]
     rows = zip(others_of, far_of, counts.tolist(), known, strict=True)
     labels = [
@@ -59,6 +64,8 @@ def _nearest(label_vectors: Tensor, amount: int) -> tuple[list[list[int]], list[
 
     ids: list[list[int]] = []
     distances: list[list[float]] = []
+    if not amount:
+        return [[]] * len(label_vectors), [[]] * len(label_vectors)
     rows = max(BLOCK // len(label_vectors), 1)
     for start in range(0, len(label_vectors), rows):
         block = pairwise_distances(label_vectors[start : start + rows], label_vectors)  # (rows, C)
@@ -83,7 +90,16 @@ def write_label_table_file(
 ) -> None:
     """Write ``label_table.json`` into ``directory``, whole or not at all; arguments as in `label_table_facts`."""
     facts = label_table_facts(label_vectors.float().cpu(), counts.cpu(), names, None if radii is None else radii.cpu())
-    write_text_atomically(Path(directory) / FILE_NAME, json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
+    write_text_atomically(Path(directory) / FILE_NAME, _as_text(facts) + "\n")
+
+
+def _as_text(facts: dict[str, Any]) -> str:
+    """JSON with one value per line; of very many labels one label per line, without loops of Python."""
+    encoder = json.JSONEncoder(ensure_ascii=False)
+    if len(facts["labels"]) <= MOST_WITH_NEIGHBOURS:
+        return json.dumps(facts, indent=2, ensure_ascii=False)
+    labels = ",\n".join(map(encoder.encode, facts["labels"]))
+    return encoder.encode(facts | {"labels": []}).removesuffix("]}") + f"\n{labels}\n]}}"
 
 
 def check_label_table_file(directory: str | os.PathLike[str], counts: Tensor, names: dict[int, str]) -> None:

@@ -298,7 +298,8 @@ def check_label_table(model: LabelTableModel, name: str | os.PathLike[str]) -> N
     for key, wrong, what in faults:
         rows = wrong.reshape(len(wrong), -1).any(dim=1).nonzero().flatten().tolist()  # (C,) to their ids
         if rows:
-            labels = listed(model.config.label_names[row] for row in rows)
+            names = model.config.label_names
+            labels = listed(names[row] for row in rows)
             raise ValueError(
                 f"The label table of {name} is damaged: {key} of {labels} is {what}. Load another checkpoint, or "
                 "train again."

@@ -18,6 +18,8 @@ MOST_TOKENS = 10_000
 RANDOM_ROWS, LEAST_ROWS = 1_000, 64
 MOST_VALUES = 4_000_000
 """Numbers in all random rows together: of large pictures and long sounds there are fewer rows than of texts."""
+MOST_LOGITS = 1_000_000
+"""Logits of all random rows together: of 1,000 labels there are as many rows as of ten."""
 IMAGE_SIZE = 224
 """Side of an image for architectures that take any size."""
 WAVE_LENGTH = 4_000
@@ -46,11 +48,12 @@ def random_batches(model: LabelTableModel, rows: int, batch_size: int = 8, seed:
 
 
 def many_random_batches(model: LabelTableModel) -> list[Batch]:
-    """1,000 random rows, or fewer where they would take minutes: of large inputs, and of texts one at a time."""
+    """1,000 random rows, or fewer where they would take minutes: large inputs, very many labels, texts one by one."""
     first = random_batches(model, 2)[0]
     values = max(value[0].numel() for value in first.values())
     alone = len(next(iter(first.values()))) == 1
-    rows = LEAST_ROWS if alone else min(RANDOM_ROWS, max(LEAST_ROWS, MOST_VALUES // values))
+    most = min(MOST_VALUES // values, MOST_LOGITS // model.config.num_labels)
+    rows = LEAST_ROWS if alone else min(RANDOM_ROWS, max(LEAST_ROWS, most))
     return random_batches(model, rows, max(8, rows // 32))
 
 

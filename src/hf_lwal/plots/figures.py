@@ -28,6 +28,10 @@ MOST_PIXELS = 16_000_000
 """Of a picture, which takes some 28 bytes each while it is drawn; a larger figure gets fewer dots per inch."""
 MOST_DRAWN = 1000
 """Labels in a picture; of more, evenly spaced ones are drawn, which the picture says."""
+LONGEST_NAME = 80
+"""Characters of a name that are drawn: a longer one would leave no room for the picture."""
+MOST_IN_LEGEND = 40
+"""Groups that a legend explains; hundreds of entries would be larger than the picture."""
 GROUP_COLOURS = (
     *("#0072B2", "#D55E00", "#009E73", "#332288", "#7766FF"),
     *("#663300", "#000011", "#0000FF", "#003355", "#3311BB"),
@@ -96,6 +100,29 @@ def drawn_labels(number: int, title: str, most: int = MOST_DRAWN) -> tuple[list[
     return kept, "\n".join(filter(None, [title, note]))
 
 
+def drawn_name(name: str) -> str:
+    r"""A name as a picture shows it: one line, cut where it is too long, in which a dollar starts no formula.
+
+    >>> drawn_name("5 $\n or 6 $")
+    '5 \\$ or 6 \\$'
+    """
+    line = " ".join(str(name).split())
+    line = line if len(line) <= LONGEST_NAME else f"{line[: LONGEST_NAME - 1]}…"
+    return line.replace("$", r"\$")
+
+
+def room_beyond(names: Sequence[str], usual: float) -> float:
+    """Inches by which the widest of some names along an axis is wider than what is usually there for them."""
+    require_matplotlib()
+    from matplotlib.backends.backend_agg import RendererAgg
+    from matplotlib.font_manager import FontProperties
+
+    renderer, font = RendererAgg(1, 1, 72), FontProperties(size=LABEL_FONT_SIZE)
+    longest = sorted(names, key=len)[-5:]
+    widths = [renderer.get_text_width_height_descent(name, font, ismath=False)[0] for name in longest]
+    return max(max(widths, default=0.0) / 72 - usual, 0.0)
+
+
 def group_colours(groups: Groups) -> dict[str | None, Colour]:
     """Give every group its own colour, dark enough for text on white; labels without group are grey.
 
@@ -124,9 +151,13 @@ def add_group_legend(figure: Figure, groups: Groups) -> None:
 
     colours = group_colours(sorted_groups(groups))
     rest = [None] if None in groups else []
-    shown = [*sorted_groups(groups), *rest]
-    names = ["no group" if group is None else group for group in shown]
+    named = sorted_groups(groups)
+    shown = [*named[:MOST_IN_LEGEND], *rest]
+    names = ["no group" if group is None else drawn_name(group) for group in shown]
     patches = [Patch(color=colours[group], label=name) for group, name in zip(shown, names, strict=True)]
+    if len(named) > MOST_IN_LEGEND:
+        names.append(f"and {len(named) - MOST_IN_LEGEND:,} more groups")
+        patches.append(Patch(color="none", label=names[-1]))
     inches = 0.06 * max(map(len, names)) + 0.5  # of one entry at font size 8
     columns = max(1, min(5, len(names), int(figure.get_figwidth() / inches)))
     figure.legend(handles=patches, loc="outside lower center", ncols=columns, fontsize=8)

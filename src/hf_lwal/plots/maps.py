@@ -19,9 +19,11 @@ from .figures import (
     add_group_legend,
     check_names,
     drawn_labels,
+    drawn_name,
     evenly_spaced,
     group_colours,
     new_figure,
+    room_beyond,
     save_figure,
     sorted_groups,
 )
@@ -60,12 +62,12 @@ def plot_label_distances(
     kept, title = drawn_labels(len(vectors), title)
     distances = label_distances(vectors[kept], metric)
     order = leaf_order(linkage(distances))
-    side = 3.0 + INCHES_PER_LABEL * min(len(kept), MOST_ROWS)
+    named = evenly_spaced(len(kept), MOST_ROWS)
+    shown = [drawn_name(names[kept[order[place]]]) for place in named]
+    side = 3.0 + INCHES_PER_LABEL * len(named) + room_beyond(shown, usual=1.5)
     figure, axes = new_figure(side + 1.0, side)
     ordered = distances[np.ix_(order, order)].astype(np.float32)
     image = axes.imshow(ordered, cmap="viridis", interpolation="nearest")
-    named = evenly_spaced(len(kept), MOST_ROWS)
-    shown = [names[kept[order[place]]] for place in named]
     axes.set_xticks(named, shown, fontsize=LABEL_FONT_SIZE, rotation=90)
     axes.set_yticks(named, shown, fontsize=LABEL_FONT_SIZE)
     axes.set_title(title)
@@ -101,7 +103,7 @@ def plot_label_map(
         of_group = group_colours(sorted_groups(groups))
         colours = [of_group[group] for group in groups]
     kept, title = drawn_labels(len(vectors), title, MOST_ON_MAP)
-    names, colours = [names[label] for label in kept], [colours[label] for label in kept]
+    names, colours = [drawn_name(names[label]) for label in kept], [colours[label] for label in kept]
     places = map_positions(label_distances(vectors[kept], metric))  # (C, 2)
     side = 4.5 + 0.9 * np.sqrt(len(names))
     figure, axes = new_figure(side, side)

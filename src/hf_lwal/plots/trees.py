@@ -16,9 +16,11 @@ from .figures import (
     add_group_legend,
     check_names,
     drawn_labels,
+    drawn_name,
     evenly_spaced,
     group_colours,
     new_figure,
+    room_beyond,
     save_figure,
     sorted_groups,
 )
@@ -77,11 +79,12 @@ def plot_dendrogram(
     if groups is not None:
         check_names("groups", groups, len(vectors))
     kept, title = drawn_labels(len(vectors), title)
-    names = [names[label] for label in kept]
+    names = [drawn_name(names[label]) for label in kept]
     distances = label_distances(vectors[kept], metric)
     merges = linkage(distances)
     order = leaf_order(merges)
-    figure, axes = new_figure(8.0, 1.5 + INCHES_PER_LABEL * min(len(names), MOST_NAMES))
+    width = 8.0 + room_beyond(names, usual=3.0)
+    figure, axes = new_figure(width, 1.5 + INCHES_PER_LABEL * min(len(names), MOST_NAMES))
     from matplotlib.collections import LineCollection
 
     axes.add_collection(LineCollection(tree_segments(merges, order), colors=GREY, linewidths=0.8))
