@@ -14,7 +14,7 @@ PART_OF_A_BLOCK = 2**20
 """Distances of a part of the rows, where all are more than a block: temporaries of this size stay in the caches."""
 LEAST_ROWS = 64
 """Rows of such a part, if a block holds them: with fewer, most of the time goes into centring all label vectors."""
-MOST_DISTANCES = 2**27
+MOST_DISTANCES = 2**24
 """Distances that say enough: where rows times labels are more, so many random rows stand for all of them."""
 
 
