@@ -92,7 +92,7 @@ def read_labels(options: HierarchyOptions) -> Labels:
     labels = read_table(path) if path.suffix.lower() == ".csv" else _of_model(options)
     if options.group_column is not None and options.dataset is not None:
         labels = replace(labels, groups=_groups(options, labels.names))
-    present = np.isfinite(labels.vectors).all(axis=1)  # (C,)
+    present = np.asarray(np.isfinite(labels.vectors).all(axis=1))  # (C,)
     kept = np.flatnonzero(present).tolist()
     if len(kept) < 2:
         raise CommandError(f"{options.model!r} has {len(kept)} labels with a vector, but a hierarchy needs 2.")

@@ -113,7 +113,7 @@ def compare(
             "coarse. Fold it in a higher precision (model.float() or model.double() first)."
         )
     rows = len(observed[0].logits) or len(ours)
-    pairs = zip(ours[:rows].split(AT_A_TIME), theirs[:rows].split(AT_A_TIME), strict=True)
+    pairs = zip(*(torch.split(logits[:rows], AT_A_TIME) for logits in (ours, theirs)), strict=True)
     moved = torch.cat([(one.softmax(dim=1) - other.softmax(dim=1)).abs().amax(dim=1) for one, other in pairs])  # (N,)
     return FoldReport(
         architecture=type(stock).__name__,

@@ -117,7 +117,8 @@ def room_beyond(names: Sequence[str], usual: float) -> float:
     from matplotlib.backends.backend_agg import RendererAgg
     from matplotlib.font_manager import FontProperties
 
-    renderer, font = RendererAgg(1, 1, 72), FontProperties(size=LABEL_FONT_SIZE)
+    renderer: Any = RendererAgg(1, 1, 72)  # type: ignore[no-untyped-call]
+    font = FontProperties(size=LABEL_FONT_SIZE)
     longest = sorted(names, key=len)[-5:]
     widths = [renderer.get_text_width_height_descent(name, font, ismath=False)[0] for name in longest]
     return max(max(widths, default=0.0) / 72 - usual, 0.0)
