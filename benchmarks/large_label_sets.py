@@ -1,7 +1,10 @@
 """Time and memory of what looks at all labels, from a thousand of them to a hundred thousand.
 
     python benchmarks/large_label_sets.py --part start --labels 100000 --hidden 128 --rows-per-class 5
+    python benchmarks/large_label_sets.py --part table --labels 100000
+    python benchmarks/large_label_sets.py --part pictures --labels 300 1000 3000
 
+A step of training stands in ``step_time.py --model many-labels``.
 The features are class centres plus noise, so no backbone runs: what is left is the work of this library. Each
 measurement has a process of its own; memory is the peak above what the features and the model take.
 """
@@ -12,14 +15,19 @@ import argparse
 import multiprocessing
 import os
 import resource
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from transformers import BertConfig
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import BertConfig, PreTrainedTokenizerFast
 
-from hf_lwal import AutoModelForLwALClassification
+from hf_lwal import AutoModelForLwALClassification, plots
 from hf_lwal.modeling.start import StartSamples
 
 NOISE = 0.5
@@ -100,8 +108,82 @@ def rejection(num_labels: int, hidden: int, rows_per_class: int) -> Measurement:
     return measured(lambda: model.fit_rejection(batches_of(samples), progress=False))
 
 
+def filled(num_labels: int, hidden: int) -> Any:
+    """A model all of whose labels have means, in evaluation mode."""
+    samples, model = features(num_labels, hidden, 1), text_model(num_labels, hidden)
+    model.label_table.start(samples.values, samples.labels, model.head)
+    return model.eval()
+
+
+def tokenizer() -> Any:
+    """A tokenizer of 60 words."""
+    words = {word: index for index, word in enumerate(["[PAD]", "[UNK]", *(f"w{index}" for index in range(60))])}
+    splitting = Tokenizer(WordLevel(words, unk_token="[UNK]"))
+    splitting.pre_tokenizer = Whitespace()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=splitting,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        model_max_length=32,
+    )
+
+
+TEXTS = [f"w{index} w{index + 1}" for index in range(50)]
+
+
+def saving(num_labels: int, hidden: int, _: int) -> Measurement:
+    """Weights, configuration and ``label_table.json``."""
+    model = filled(num_labels, hidden)
+    with tempfile.TemporaryDirectory() as folder:
+        return measured(lambda: model.save_pretrained(folder))
+
+
+def loading(num_labels: int, hidden: int, _: int) -> Measurement:
+    """What was saved."""
+    with tempfile.TemporaryDirectory() as folder:
+        filled(num_labels, hidden).save_pretrained(folder)
+        return measured(lambda: AutoModelForLwALClassification.from_pretrained(folder))
+
+
+def predicting(num_labels: int, hidden: int, _: int) -> Measurement:
+    """Names of the nearest labels of 50 texts."""
+    model, words = filled(num_labels, hidden), tokenizer()
+    return measured(lambda: model.predict(TEXTS, words, top_k=3))
+
+
+def adding(num_labels: int, hidden: int, _: int) -> Measurement:
+    """A label from three texts, another renamed, and one removed."""
+    model, words = filled(num_labels, hidden), tokenizer()
+
+    def edit() -> None:
+        model.add_label("a new one", TEXTS[:3], words)
+        model.rename_label("name 7", "another")
+        model.remove_label("name 8")
+
+    return measured(edit)
+
+
+def folding(num_labels: int, hidden: int, _: int) -> Measurement:
+    """A stock classifier, compared on random inputs."""
+    model = filled(num_labels, hidden)
+    return measured(model.fold)
+
+
+PICTURES = ("plot_label_distances", "plot_dendrogram", "plot_label_map")
+
+
+def drawing(picture: str, num_labels: int, hidden: int, _: int) -> Measurement:
+    """One of the pictures of labels."""
+    vectors = features(num_labels, hidden, 1).values
+    names = [f"name {index}" for index in range(num_labels)]
+    with tempfile.TemporaryDirectory() as folder:
+        return measured(lambda: getattr(plots, picture)(vectors, names, f"{folder}/picture.png"))
+
+
 PARTS: dict[str, dict[str, Callable[[int, int, int], Measurement]]] = {
     "start": {"start_from": start, "fit_rejection": rejection},
+    "table": {"save": saving, "load": loading, "predict": predicting, "edit": adding, "fold": folding},
+    "pictures": {name: partial(drawing, name) for name in PICTURES},
 }
 
 

@@ -52,7 +52,7 @@ def blockwise_cross_entropy(
     embeddings, label_vectors = at_least_float32(embeddings), at_least_float32(label_vectors)
     weights = None if class_weights is None else class_weights.to(embeddings)
     settings = (usable, margin, label_smoothing, weights, columns)
-    losses: Tensor = _Loss.apply(embeddings, label_vectors, scale, labels, *settings)  # type: ignore[no-untyped-call]
+    losses: Tensor = _Loss.apply(embeddings, label_vectors, scale, labels, *settings)
     return losses
 
 

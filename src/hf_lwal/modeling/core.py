@@ -129,8 +129,11 @@ class LabelTableModel(PreTrainedModel):
             vectors = self.tracker.label_vectors(self._tracked, embeddings, self.values(embeddings, features), labels)
         without_logits = vectors is not None and self.tracker.leaves_out(len(embeddings), len(vectors))
         logits = None if without_logits else self.label_table(embeddings, vectors, labels)
+        loss = None
+        if labels is not None and logits is not None and self.tracker.takes_loss:
+            loss = self._loss(embeddings, logits, labels)
         output = LwALClassifierOutput(
-            loss=None if labels is None or not self.tracker.takes_loss else self._loss(embeddings, logits, labels),
+            loss=loss,
             logits=logits,
             embeddings=embeddings,
             features=features,

@@ -371,7 +371,7 @@ class LabelTable(EditableRows):
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         self.nothing_pending = None
-        super()._load_from_state_dict(*args, **kwargs)  # type: ignore[no-untyped-call]
+        super()._load_from_state_dict(*args, **kwargs)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> LabelTable:
         def keep_dtype(tensor: Tensor) -> Tensor:
