@@ -1,7 +1,7 @@
 """What ranks send each other in a training step with a label table, counted, beside the stock Trainer's.
 
     python benchmarks/communication.py
-    python benchmarks/communication.py --labels 10000 --rows 32 --hidden 384
+    python benchmarks/communication.py --labels 10000 --rows 32 --hidden 384 --plot communication.png
 
 Two processes (gloo, CPU) train a tiny BERT for a few steps, with `LwALTrainer` and with transformers' `Trainer`, and
 every collective is counted with the bytes of its tensors. From these follow the bytes that a rank sends and receives
@@ -138,25 +138,46 @@ def on_ranks(found: dict[str, tuple[float, float]], ranks: int) -> float:
     return sum(number * ((ranks - 1) if "gather" in name else share) for name, (_, number) in found.items())
 
 
+def plot(file: str, counted: list[tuple[str, dict[str, tuple[float, float]]]]) -> None:
+    """MiB that a rank sends per step against the number of ranks."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(6, 3.6))
+    ranks = [2, 4, 8, 16, 32, 64]
+    for number, (name, operations) in enumerate(counted):
+        sent = [on_ranks(operations, many) / 2**20 for many in ranks]
+        axes.loglog(ranks, sent, marker="o", linestyle="-" if number % 2 else "--", label=name)
+    axes.set(xlabel="ranks", ylabel="MiB sent per rank and step")
+    axes.set_xticks(ranks, map(str, ranks))
+    axes.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(file, dpi=110)
+
+
 def main() -> None:
     """Parse the arguments, count, print tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--labels", type=int, nargs="+", default=[150, 10_000])
     parser.add_argument("--rows", type=int, default=32, help="per rank and step")
     parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--plot", metavar="FILE", help="also plot what a rank sends against the number of ranks")
     args = parser.parse_args()
     print("| labels | trainer | operation | calls per step | KiB per step |\n|---|---|---|---|---|")
-    scaled = []
+    scaled, counted_as = [], []
     for num_labels, found in zip(args.labels, measure(args.labels, args.rows, args.hidden), strict=True):
         for ours, operations in found.items():
             who = "LwALTrainer" if ours else "Trainer"
             for name, (calls, number) in sorted(operations.items()):
                 print(f"| {num_labels} | {who} | {name} | {calls:g} | {number / 1024:.1f} |")
+            counted_as.append((f"{who}, {num_labels:,} labels", operations))
             scaled.append([num_labels, who, *(f"{on_ranks(operations, ranks) / 2**20:.2f}" for ranks in RANKS)])
     print(f"\n| labels | trainer | {' | '.join(f'MiB sent, {ranks} ranks' for ranks in RANKS)} |")
     print("|---|---|" + "---|" * len(RANKS))
     for row in scaled:
         print(f"| {' | '.join(map(str, row))} |")
+
+    if args.plot:
+        plot(args.plot, counted_as)
 
 
 if __name__ == "__main__":

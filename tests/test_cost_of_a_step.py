@@ -12,6 +12,7 @@ from tiny_models import tiny_config
 from torch.utils._python_dispatch import TorchDispatchMode
 from trajectory import arguments, build, differences, rows_for, train
 from transformers import AutoModelForSequenceClassification, TrainerCallback, set_seed
+from transformers.trainer_pt_utils import EvalLoopContainer
 
 from hf_lwal import LwALTrainer
 from hf_lwal.modeling import algorithm, blockwise_loss, label_tracking, step_sums
@@ -152,6 +153,25 @@ def test_no_matrix_of_labels_by_labels_or_by_rows(tmp_path):
     assert largest.numbers <= 2 * MANY * (table.embedding_dim + 1), largest.name
     assert largest.numbers >= table.label_vectors.numel()
     assert 2 * MANY * (table.embedding_dim + 1) < 128 * MANY  # the logits of a batch would be seen
+
+
+def test_very_many_logits_of_an_evaluation_are_not_kept(tmp_path, monkeypatch):
+    """Those of 10,000 rows and 100,000 labels would be 4 GiB; accuracy and F1 need counts alone."""
+    args = arguments(tmp_path, per_device_eval_batch_size=8)
+    rows = rows_for("bert", 40, seed=1)
+    trainer = LwALTrainer(build("bert"), args, train_dataset=rows, eval_dataset=rows)
+    usual, predicted = trainer.evaluate(), trainer.predict(rows).predictions
+    monkeypatch.setattr("hf_lwal.training.trainer.MOST_LOGITS", 40 * 5 - 1)
+    kept = []
+    add = EvalLoopContainer.add
+    monkeypatch.setattr(EvalLoopContainer, "add", lambda self, part: (kept.append(part.shape), add(self, part)))
+    counted = trainer.evaluate()
+    assert {name: counted[name] for name in ("eval_accuracy", "eval_f1_macro", "eval_loss")} == pytest.approx(
+        {name: usual[name] for name in ("eval_accuracy", "eval_f1_macro", "eval_loss")}
+    )
+    assert all(len(shape) < 2 for shape in kept)
+    assert (trainer.predict(rows).predictions == predicted).all()  # whoever predicts wants them
+    assert args.batch_eval_metrics is False
 
 
 # -- the two ways lead to the same place ------------------------------------------------------------------------------

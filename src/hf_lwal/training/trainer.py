@@ -5,14 +5,16 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer_utils import TrainOutput
+from transformers.trainer_utils import TrainOutput, has_length
 
 from ..data.labels import CheckedCollator
 from ..data.sample_ids import SAMPLE_ID
@@ -43,6 +45,9 @@ from .training_rows import TrainingRows
 from .transformers_internals import HookedTrainer
 
 logger = logging.getLogger(__name__)
+
+MOST_LOGITS = 2**27
+"""Logits of an evaluation that are kept until its end: half a gibibyte."""
 
 
 class LwALTrainer(HookedTrainer):
@@ -520,11 +525,21 @@ class LwALTrainer(HookedTrainer):
             with self._best_model.in_arguments():
                 write_trainer_card(self, facts)
 
-    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
-        """Evaluate or predict; arguments and result as in transformers."""
-        if isinstance(self.compute_metrics, AccuracyAndF1):
-            self.compute_metrics.reset()  # an evaluation that was interrupted may have left rows
-        return super().evaluation_loop(*args, **kwargs)
+    def evaluation_loop(self, dataloader: DataLoader[Any], *args: Any, **kwargs: Any) -> Any:
+        """Evaluate or predict; arguments and result as in transformers.
+
+        Accuracy and F1 of very many logits (`MOST_LOGITS`) are counted batch by batch, as with ``batch_eval_metrics``.
+        """
+        if not isinstance(self.compute_metrics, AccuracyAndF1):
+            return super().evaluation_loop(dataloader, *args, **kwargs)
+        self.compute_metrics.reset()  # an evaluation that was interrupted may have left rows
+        before = self.args.batch_eval_metrics
+        rows = self.num_examples(dataloader) if has_length(dataloader) else math.inf
+        try:
+            self.args.batch_eval_metrics = before or rows * self.core_model.config.num_labels > MOST_LOGITS
+            return super().evaluation_loop(dataloader, *args, **kwargs)
+        finally:
+            self.args.batch_eval_metrics = before
 
     def hyperparameter_search(
         self,
