@@ -51,19 +51,21 @@ def bert(layers: int, hidden: int, **options: int) -> Callable[[], PreTrainedCon
 
 
 class Setting(NamedTuple):
-    """A model, its batch, and the size of its inputs: tokens of a text or pixels along a picture's edge."""
+    """A model, its batch, the size of its inputs (tokens, or pixels along an edge), and how many pairs say enough."""
 
     config: Callable[[], PreTrainedConfig]
     rows: int
     size: int
+    pairs: int = 30
 
 
 MODELS = {
-    "bert-2x128": Setting(bert(2, 128), 32, 64),
+    "bert-2x128": Setting(bert(2, 128), 32, 64, 120),
     "convnext-small": Setting(
         lambda: ConvNextConfig(hidden_sizes=[32, 64, 128, 256], depths=[1, 1, 2, 1], image_size=32, patch_size=2),
         64,
         32,
+        120,
     ),
     "bert-4x256": Setting(bert(4, 256), 32, 64),
     "minilm": Setting(bert(6, 384), 32, 64),
@@ -168,13 +170,13 @@ class Measurement(NamedTuple):
     our_memory: float
 
 
-def measure(name: str, labels: int, preset: str, steps: int, dtype: str) -> Measurement:
-    """Train both in turns."""
+def measure(name: str, labels: int, preset: str, steps: int, dtype: str, control: bool = False) -> Measurement:
+    """Train both in turns; as a control, the stock model twice."""
     context = multiprocessing.get_context("spawn")
     ends, workers = [], []
     for ours in (False, True):
         here, there = context.Pipe()
-        worker = context.Process(target=train, args=(there, ours, name, labels, preset, steps, dtype))
+        worker = context.Process(target=train, args=(there, ours and not control, name, labels, preset, steps, dtype))
         worker.start()
         there.close()  # so that a worker that fails is noticed
         here.recv()  # one after the other: the start pass of one must not disturb the other's
@@ -201,14 +203,15 @@ def main() -> None:
     parser.add_argument("--model", choices=sorted(MODELS), help="default: all rows of the table")
     parser.add_argument("--labels", type=int, default=150)
     parser.add_argument("--preset", choices=["default", "paper"], default="default")
-    parser.add_argument("--steps", type=int, default=80, help="pairs of steps")
+    parser.add_argument("--steps", type=int, help="pairs of steps; default: 120 for the two small models, else 30")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="of autocast")
+    parser.add_argument("--control", action="store_true", help="train the stock model twice: what the machine adds")
     args = parser.parse_args()
     todo = TABLE if args.model is None else [(args.model, args.labels, args.preset)]
     print("| model | rows | labels | preset | stock, ms | hf-lwal, ms | ratio | stock, MiB | hf-lwal, MiB |")
     print("|" + "---|" * 9)
     for name, labels, preset in todo:
-        found = measure(name, labels, preset, args.steps, args.dtype)
+        found = measure(name, labels, preset, args.steps or MODELS[name].pairs, args.dtype, args.control)
         figures = f"{found.stock:.1f} | {found.ours:.1f} | {found.ratio:.3f}"
         memory = f"{found.stock_memory:.0f} | {found.our_memory:.0f}"
         print(f"| {name} | {MODELS[name].rows} | {labels} | {preset} | {figures} | {memory} |", flush=True)
