@@ -1,6 +1,8 @@
 """What a training step costs, counted rather than timed: passes, waits for the device, bytes sent, memory."""
 
+import gc
 import sys
+import weakref
 from collections import Counter
 from pathlib import Path
 
@@ -128,6 +130,19 @@ def test_a_step_runs_the_encoder_once_and_looks_at_no_tree(tmp_path, monkeypatch
     trained_in(calls, tmp_path)
     # The head sees the rows, the class means, and the difference that a refresh makes to them, less its bias.
     assert calls.counted == {"encoder": 3, "head": 3 * 4}
+
+
+def test_what_is_remembered_of_a_model_keeps_none_alive(tmp_path):
+    """A search makes a model per trial; two at a time may be more than fits."""
+    trainer = LwALTrainer(build("bert"), arguments(tmp_path), train_dataset=rows_for("bert", 16))
+    first = weakref.ref(trainer.core_model)
+    assert trainer.core_model is trainer.model is first()
+    assert "_unwrapped" not in trainer.__getstate__()
+    trainer.model = trainer.model_wrapped = build("bert")
+    trainer.callback_handler.model = None
+    gc.collect()
+    assert first() is None
+    assert trainer.core_model is trainer.model
 
 
 class Largest(TorchDispatchMode):

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pickle import UnpicklingError
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -132,17 +133,21 @@ class HookedTrainer(Trainer):
     label_objective: Objective
     lwal_settings: LwALSettings
     _parts: tuple[TrainerPart, ...] = ()
-    _unwrapped: tuple[Any, Any] = (None, None)
+    _unwrapped: tuple[Callable[[], Any], Callable[[], Any]] = (lambda: None, lambda: None)
     _before_trial: Mapping[str, Any] = {}
 
     @property
     def core_model(self) -> Any:
         """The model itself, without the wrappers of data parallelism, compilation and adapters."""
-        wrapped, model = self._unwrapped
-        if wrapped is not self.model:  # unwrapping looks at every module of the model
-            model = core_model(self.accelerator.unwrap_model(self.model, keep_torch_compile=False))
-            self._unwrapped = self.model, model
-        return model
+        known, model = self._unwrapped
+        if known() is not self.model or model() is None:  # unwrapping looks at every module of the model
+            found = core_model(self.accelerator.unwrap_model(self.model, keep_torch_compile=False))
+            self._unwrapped = ref(self.model), ref(found)
+            return found
+        return model()
+
+    def __getstate__(self) -> dict[str, Any]:  # a search over several processes sends the trainer to them
+        return {name: value for name, value in vars(self).items() if name != "_unwrapped"}
 
     @property
     def lwal_model(self) -> LwALPreTrainedModel | None:
