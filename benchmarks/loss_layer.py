@@ -46,14 +46,14 @@ def linear_step(features: Tensor, labels: Tensor, num_labels: int) -> Step:
     return lambda: F.cross_entropy(layer(features), labels)
 
 
-def table_step(features: Tensor, labels: Tensor, num_labels: int, embedding_dim: int) -> Step:
-    """What a model with a label table does with them."""
+def table_step(features: Tensor, labels: Tensor, num_labels: int, embedding_dim: int, matrix: bool = False) -> Step:
+    """What a model with a label table does with them; ``matrix`` makes all logits however many there are."""
     head = nn.Linear(features.shape[1], embedding_dim, device=features.device)
     table = LabelTable(num_labels, embedding_dim, features.shape[1]).to(features.device)
     with torch.no_grad():
         table.class_features.copy_(torch.randn_like(table.class_features))
         table.counts.fill_(5)
-    if len(features) * num_labels >= LEAST_LOGITS:  # as LwALTrainer decides
+    if not matrix and len(features) * num_labels >= LEAST_LOGITS:  # as LwALTrainer decides
         return lambda: table.row_losses(head(features), table.derived(head), labels).mean()
     return lambda: F.cross_entropy(table(head(features), table.derived(head), labels), labels)
 
@@ -91,6 +91,8 @@ def both(rows: int, num_labels: int, width: int, embedding_dim: int, device: str
         "linear + cross-entropy": linear_step(features, labels, num_labels),
         "label table": table_step(features, labels, num_labels, embedding_dim),
     }
+    if rows * num_labels >= LEAST_LOGITS:
+        steps["label table, all logits"] = table_step(features, labels, num_labels, embedding_dim, matrix=True)
     if importlib.util.find_spec("pytorch_metric_learning"):
         steps |= {kind: proxy_step(kind, features, labels, num_labels, embedding_dim) for kind in PROXY_LOSSES}
     return features, steps

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-import os
 import resource
 import statistics
 import tempfile
@@ -21,6 +20,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from large_label_sets import resident_bytes
 from torch import Tensor
 from transformers import (
     AutoModelForImageClassification,
@@ -152,12 +152,6 @@ def train(connection: Any, ours: bool, name: str, labels: int, preset: str, step
         trainer.train()
     connection.send((1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20)
     connection.close()
-
-
-def resident_bytes() -> int:
-    """Memory of this process now."""
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 class Measurement(NamedTuple):

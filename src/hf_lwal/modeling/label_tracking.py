@@ -18,7 +18,7 @@ from .distributed import all_reduce_sum, broadcast_, is_distributed
 from .functional import IGNORE_INDEX, finite_rows
 from .label_rows import Head
 from .label_table import LabelTable
-from .step_sums import StepSums
+from .step_sums import StepSums, counted_rows, touches_few
 
 logger = logging.getLogger(__name__)
 
@@ -129,10 +129,10 @@ class LabelTracker:
         self.end_step(on)
         # One bad batch, whose step a scaler skips, must not stay.
         values, labels = finite_rows(values.detach(), labels)
-        if is_distributed():  # batches of ranks may differ in size: sums of all classes have one on all
+        if touches_few(len(labels), on.table.num_labels) and not is_distributed():
+            self._last_sums = StepSums.of_rows(*counted_rows(values, labels))
+        else:  # batches of ranks may differ in size: sums of all classes have one on all
             self._last_sums = StepSums(all_reduce_sum(on.table.sums_of(values, labels)))
-        else:
-            self._last_sums = StepSums.of_batch(values, labels, on.table.num_labels)
         if on.update.of_batch:
             return
         if self.step(on) == 0 and self._first_rows is None and not bool(on.table.seen.any()):

@@ -333,9 +333,7 @@ def fit(
     learned = [change, offset] if learn_offset else [change]
     optimizer = torch.optim.LBFGS(learned, max_iter=ITERATIONS, history_size=10, line_search_fn="strong_wolfe")
     pull = decay * scale**2 / len(rows)
-    size = rows_at_a_time(
-        (len(rows), len(means))
-    )  # rows whose distances, and all that their gradient needs, exist at a time
+    size = rows_at_a_time((len(rows), len(means)))  # whose distances, and what their gradient needs, exist at once
 
     def evaluate() -> Tensor:
         optimizer.zero_grad()

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .functional import IGNORE_INDEX, class_sums
+from .functional import IGNORE_INDEX
 
 CLASSES_PER_ROW = 4
 """With more classes than this for each row of a step, its rows are less than the sums of all classes."""
@@ -53,20 +53,6 @@ class StepSums(NamedTuple):
         ascending = classes.sort().values
         places = torch.searchsorted(ascending, classes)  # the first place of each class
         return cls(torch.zeros_like(rows).index_add_(0, places, rows), ascending)
-
-    @classmethod
-    def of_batch(cls, values: Tensor, labels: Tensor, num_labels: int) -> StepSums:
-        """Sums of the rows of a batch on this rank, in the form that is smaller.
-
-        Args:
-            values: (B, N) features or embeddings.
-            labels: (B,) int64; -100 rows are left out.
-            num_labels: C.
-        """
-        if touches_few(len(labels), num_labels):
-            return cls.of_rows(*counted_rows(values, labels))
-        sums, counts = class_sums(values.detach().float(), labels, num_labels)
-        return cls(torch.cat([sums, counts.unsqueeze(1)], dim=1))
 
     def finite(self) -> StepSums:
         """These sums, or zeros where one is NaN or infinite."""

@@ -27,6 +27,9 @@ class StepRows:
         self._sums: Tensor | None = None
         self._sends_rows: bool | None = None
 
+    def _keeps_rows(self, table: LabelTable) -> bool:
+        return self._sends_rows is not False and touches_few(self.rows * world_size(), table.num_labels)
+
     def add(self, table: LabelTable, values: Tensor, labels: Tensor, log: LabelLog) -> None:
         """Add a micro-batch.
 
@@ -36,7 +39,7 @@ class StepRows:
             labels: (B,) int64.
             log: counts micro-batches that hold NaN or infinity, which are left out.
         """
-        if self._sends_rows is not False and touches_few(self.rows * world_size(), table.num_labels):
+        if self._keeps_rows(table):
             classes, rows = counted_rows(values, labels)
             self._parts.append((classes, log.finite(rows)))
         else:
@@ -50,23 +53,24 @@ class StepRows:
             table: whose class means these are for.
             skipped: the optimizer did not step, so nothing counts.
         """
-        parts, self._parts = self._parts, []
-        sums, self._sums = self._sums, None
-        if self._sends_rows is not False and touches_few(self.rows * world_size(), table.num_labels):
-            width = table.pending_sums.shape[1]
-            classes, rows = _joined(parts, table.pending_sums) if not skipped else _joined([], table.pending_sums)
-            if self._sends_rows is None:  # once: what the arguments say does not hold for a loader of the user's own
-                self._sends_rows = largest_of_ranks(len(classes), classes.device) <= self.rows
-            if self._sends_rows:
-                if world_size() > 1:
-                    if len(classes) > self.rows:  # a message has one size; nothing is lost
-                        self._parts = [(classes[self.rows :], rows[self.rows :])]
-                    classes, rows = _of_all_ranks(classes[: self.rows], rows[: self.rows], self.rows, width)
-                return StepSums.of_rows(classes, rows)
-            sums = StepSums.of_rows(classes, rows).of_all(table.num_labels)
-        if sums is None or skipped:
-            sums = torch.zeros_like(table.pending_sums)
-        return StepSums(all_reduce_sum(sums))
+        if not self._keeps_rows(table):
+            sums, self._sums = self._sums, None
+            if sums is None or skipped:
+                sums = torch.zeros_like(table.pending_sums)
+            return StepSums(all_reduce_sum(sums))
+        classes, rows = _joined(self._parts, table.pending_sums)
+        self._parts = []
+        if self._sends_rows is None:  # once: what the arguments say does not hold for a loader of the user's own
+            self._sends_rows = largest_of_ranks(len(classes), classes.device) <= self.rows
+        if skipped:
+            classes, rows = classes[:0], rows[:0]
+        if not self._sends_rows:
+            return StepSums(all_reduce_sum(StepSums.of_rows(classes, rows).of_all(table.num_labels)))
+        if world_size() > 1:
+            if len(classes) > self.rows:  # a message has one size; nothing is lost
+                self._parts = [(classes[self.rows :], rows[self.rows :])]
+            classes, rows = _of_all_ranks(classes[: self.rows], rows[: self.rows], self.rows)
+        return StepSums.of_rows(classes, rows)
 
 
 def _joined(parts: list[tuple[Tensor, Tensor]], like: Tensor) -> tuple[Tensor, Tensor]:
@@ -76,8 +80,9 @@ def _joined(parts: list[tuple[Tensor, Tensor]], like: Tensor) -> tuple[Tensor, T
     return torch.cat(classes), torch.cat(rows)
 
 
-def _of_all_ranks(classes: Tensor, rows: Tensor, size: int, width: int) -> tuple[Tensor, Tensor]:
+def _of_all_ranks(classes: Tensor, rows: Tensor, size: int) -> tuple[Tensor, Tensor]:
     """Rows of all ranks in the order of the ranks, from ``size`` or fewer of each: in one message."""
+    width = rows.shape[1]
     message = rows.new_zeros(size, width + 1)
     message[: len(rows), :width] = rows
     message[: len(rows), width] = classes.int().view(torch.float32)  # the bits: floats would end at 2**24 classes
