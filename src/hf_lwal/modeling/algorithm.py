@@ -146,7 +146,7 @@ class BatchCentroids(LabelUpdate):
         """Let the label vectors be these centroids (C, D) of so many rows (C,)."""
         kept = torch.where(vectors.isfinite(), vectors, table.label_vectors)  # one bad batch must not stay
         table.label_vectors.copy_(kept)
-        table.rejection_radii.zero_()
+        table.forget_measured()
         table.class_features.copy_(kept)
         table.counts.add_(counts.round().long())
 

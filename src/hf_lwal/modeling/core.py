@@ -45,7 +45,9 @@ PREFIX = "past_key_values"
 """Keys and values before the first token, by which an adapter tunes a prefix: never to be left out unsaid."""
 PREFIX_IN_BACKBONES = {PREFIX, "cache"}
 """Its names in the forward of backbones, newer ones of which take the old name too."""
-TABLE_TENSORS = ("label_vectors", "class_features", "pending_sums", "log_scale_bias", "offset_bias", "rejection_radii")
+MEASURED = ("rejection_radii", "row_scatter", "distance_bias")
+"""Of a label table; zero, as if never measured, in checkpoints that have them not."""
+TABLE_TENSORS = ("label_vectors", "class_features", "pending_sums", "log_scale_bias", "offset_bias", *MEASURED)
 
 
 @dataclass
@@ -92,7 +94,7 @@ class LabelTableModel(PreTrainedModel):
     _supports_flex_attn = True
     _supports_attention_backend = True
     _keep_in_fp32_modules_strict: ClassVar[set[str]] = {f"classifier.{name}" for name in TABLE_TENSORS}
-    _keys_to_ignore_on_load_missing: ClassVar[set[str]] = {r"^classifier\.rejection_radii$"}  # 0: not measured
+    _keys_to_ignore_on_load_missing: ClassVar[set[str]] = {rf"^classifier\.{name}$" for name in MEASURED}
     task: ClassVar[Literal["text", "image", "audio"]]
 
     def __init__(self, config: LwALConfig, encoder: PreTrainedModel | None = None) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .functional import pairwise_distances
-from .row_blocks import fits_a_block, rows_at_a_time
+from .row_blocks import Distances, fits_a_block, rows_at_a_time
 
 
 class Part(NamedTuple):
@@ -26,6 +26,44 @@ class Part(NamedTuple):
     embed: Callable[[Tensor], Tensor]
     label_vectors: Tensor
     seen: Tensor
+
+
+def with_heights(distances: Tensor | Distances, heights: Tensor) -> Tensor | Distances:
+    """Distances (N, C) to labels that lie so high, (C,), above the embeddings; see `LabelTable.raised`."""
+    if isinstance(distances, Tensor):
+        return torch.hypot(distances, heights.to(distances))
+    return RaisedDistances(distances, heights)
+
+
+class RaisedDistances:
+    """What `with_heights` says, computed when it is asked for; see `row_blocks.Distances`.
+
+    Args:
+        distances: without the heights.
+        heights: (C,).
+    """
+
+    def __init__(self, distances: Distances, heights: Tensor) -> None:
+        self.distances, self.heights = distances, heights
+
+    def __mul__(self, factor: float) -> RaisedDistances:
+        """The distances where everything is larger by a factor."""
+        return RaisedDistances(self.distances * factor, self.heights * factor)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """N and C."""
+        return self.distances.shape
+
+    @property
+    def known(self) -> Tensor:
+        """(N,) bool: rows of some part."""
+        return self.distances.known
+
+    def blocks(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Row ids (b,) and their distances (b, C), block by block."""
+        for block, found in self.distances.blocks(rows):
+            yield block, torch.hypot(found, self.heights.to(found))
 
 
 class DistancesInParts:

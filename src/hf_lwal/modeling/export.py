@@ -105,10 +105,11 @@ def _refuse_what_has_no_linear_head(model: LabelTableModel, add_bias: bool) -> N
 def _with_folded_head(model: LabelTableModel, temperature: float) -> PreTrainedModel:
     """A copy of the encoder with the folded head and the names of the labels."""
     head, config = model.head_module, model.config
-    vectors = model.label_table.label_vectors.to(head.weight.device)
-    weight, bias = folded_linear(
-        head.weight, head.bias, vectors, usable_classes(model).to(vectors.device), temperature
+    vectors, distance_bias = (
+        part.to(head.weight.device) for part in (model.label_table.label_vectors, model.label_table.distance_bias)
     )
+    usable = usable_classes(model).to(vectors.device)
+    weight, bias = folded_linear(head.weight, head.bias, vectors, usable, temperature, distance_bias)
     linear: Any = nn.utils.skip_init(  # type: ignore[no-untyped-call]  # takes no random numbers from the caller
         nn.Linear, weight.shape[1], weight.shape[0], device=head.weight.device, dtype=head.weight.dtype
     )

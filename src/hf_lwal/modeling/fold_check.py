@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -87,7 +88,8 @@ def best_temperature(model: LabelTableModel, observed: Observed) -> float:
         return 1.0
     every = max(1, min(observed.logits.numel() // MOST_FITTED, len(observed.logits) // LEAST_FITTED))
     embeddings, logits = (part[::every].double() for part in observed)
-    values = rankings(embeddings, model.label_table.label_vectors.cpu(), usable)
+    table = model.label_table
+    values = rankings(embeddings, table.label_vectors.cpu(), usable, table.distance_bias.cpu())
     return fit_temperature(values[:, usable], logits[:, usable].log_softmax(dim=1))
 
 
@@ -144,9 +146,11 @@ def largest_difference(ours: Tensor, theirs: Tensor) -> tuple[float, float]:
 
 def relative_gaps(model: LabelTableModel, embeddings: Tensor) -> Tensor:
     """(N,) float64: how much farther the second nearest label vector is, relative to its distance."""
-    vectors = model.label_table.label_vectors.cpu().double()[usable_classes(model)]
+    table, usable = model.label_table, usable_classes(model)
+    vectors = torch.cat([table.label_vectors, table.heights.unsqueeze(1)], dim=1).cpu().double()[usable]
     if len(vectors) < 2:
         return torch.ones(len(embeddings))
+    embeddings = F.pad(embeddings, (0, 1))
     distances = torch.cdist(embeddings, vectors, compute_mode="donot_use_mm_for_euclid_dist")
     nearest = distances.topk(2, dim=1, largest=False).values  # (N, 2)
     return (nearest[:, 1] - nearest[:, 0]) / nearest[:, 1].clamp(min=1e-30)

@@ -179,6 +179,26 @@ def common_drift(means: Tensor, sums: Tensor, batch_counts: Tensor) -> Tensor:
     return (sums - rows * means).sum(dim=0) / rows.sum().clamp(min=1.0)
 
 
+ENOUGH_ROWS = 16
+"""From so many rows on a class mean is taken for exact: what it errs by is a sixteenth of how rows scatter."""
+
+
+def bias_of_few_rows(within: float, counts: Tensor) -> Tensor:
+    """By how much the squared distance to the mean of few rows is too large on average, more than to that of enough.
+
+    A row at x of a class with mean m lies ``|x - m|^2 + within / n`` from the mean of n other rows, on average: the
+    fewer they are, the farther the class seems to be from everything, its own rows included. Not in the paper.
+
+    Args:
+        within: mean square distance of rows from the mean of their class, the trace of the covariance within classes.
+        counts: (C,) rows behind each mean, at least 1.
+
+    Returns:
+        (C,) float32; 0 from `ENOUGH_ROWS` rows on.
+    """
+    return within * (1.0 / counts.float() - 1.0 / ENOUGH_ROWS).clamp(min=0.0)
+
+
 def pairwise_distances(embeddings: Tensor, label_vectors: Tensor, labels: Tensor | None = None) -> Tensor:
     """Euclidean distance of every embedding to every label vector: the norm in Eq. (2).
 

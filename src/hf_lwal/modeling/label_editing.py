@@ -11,8 +11,8 @@ from torch import Tensor
 from .configuration_lwal import match_label_names
 from .core import LabelTableModel
 from .heads import active_copy
-from .inference import start_values
-from .name_start import check_label_names, name_texts
+from .inference import as_list, start_values
+from .name_start import ENOUGH_SAMPLES, check_label_names, name_texts
 
 logger = logging.getLogger(__name__)
 
@@ -39,19 +39,24 @@ class LabelEditing:
         description: str | None = None,
         features: Tensor | None = None,
         offset: Tensor | None = None,
+        count_name: bool | None = None,
         batch_size: int = 32,
     ) -> int:
         """Add a label from a few examples, without training: its vector is the current head's output for their mean.
 
-        Without examples, the text model reads the name instead, or a description of the label.
+        Without examples, the text model reads the name instead, or a description of the label. Beside fewer than 16
+        examples the name counts as one more, where the names of the model's other labels tell theirs apart. How many
+        examples there are counts, too: `LabelTable.add_label`.
 
         Args:
             name: the new label's name.
             examples: list of texts, images or sounds of the new class.
             processing_class: tokenizer, image processor or feature extractor.
-            description: what to read in place of the name, without examples.
+            description: what to read in place of the name.
             features: (n, N) what `start_values` gives for the examples, in place of ``examples``.
             offset: (D,) to add to the label vector; zero by default.
+            count_name: whether the name, or the description, counts as one more example; None as above, and yes for a
+                description.
             batch_size: examples per forward pass.
 
         Returns:
@@ -64,20 +69,42 @@ class LabelEditing:
         _refuse_taken(name, names)
         _refuse_without_means(self)
         if examples is None and features is None and processing_class is not None:
-            examples = [self._text_of_label(name, description)]
+            examples, count_name = [self._text_of_label(name, description)], False
             logger.info("Label %r has no examples: it starts from the text %r alone.", name, examples[0])
-        elif description is not None:
-            raise ValueError("A description stands for examples: give add_label one of them, and a processing_class.")
+        elif (description is not None or count_name) and (examples is None or processing_class is None):
+            raise ValueError(
+                "A name or description is read beside or in place of examples, by a tokenizer: give add_label the "
+                "processing_class, and examples instead of features."
+            )
         if (examples is None) == (features is None):
             raise ValueError(
                 "add_label needs either examples with their processing_class, or features, or the processing_class "
                 "alone, which lets a text model read the label's name."
             )
         if features is None:
-            features = start_values(self, [] if examples is None else examples, processing_class, batch_size)
+            found: list[Any] = as_list([] if examples is None else examples, self.task)
+            if found and self._name_counts(name, description, count_name, found, processing_class):
+                found = [*found, self._text_of_label(name, description)]
+                logger.info("The text %r counts as one more example of label %r.", found[-1], name)
+            features = start_values(self, found, processing_class, batch_size)
         index = self.label_table.add_label(features.to(self.device), self.head, offset)
         _set_names(self, [*names, name])
         return index
+
+    def _name_counts(
+        self: Any,
+        name: str,
+        description: str | None,
+        count_name: bool | None,
+        examples: list[Any],
+        processing_class: Any,
+    ) -> bool:
+        """Whether what is read of a label's name or description counts as one more example of it."""
+        if count_name is not None or description is not None:
+            return count_name is not False
+        if self.task != "text" or len(examples) >= ENOUGH_SAMPLES or not name_texts("auto", {0: name}):
+            return False
+        return isinstance(examples[0], str) and bool(self.names_tell_labels(processing_class))
 
     def _text_of_label(self: Any, name: str, description: str | None) -> str:
         """What a text model reads to know a label without examples."""

@@ -11,7 +11,15 @@ from torch import Tensor, nn
 from .functional import cosine_distances
 
 Head = Callable[[Tensor], Tensor]
-ROW_TENSORS = ("label_vectors", "class_features", "pending_sums", "counts", "offset_bias", "rejection_radii")
+ROW_TENSORS = (
+    "label_vectors",
+    "class_features",
+    "pending_sums",
+    "counts",
+    "offset_bias",
+    "rejection_radii",
+    "distance_bias",
+)
 """The tensors of a label table that have one row per label."""
 
 
@@ -28,10 +36,18 @@ class EditableRows(nn.Module):
     counts: Tensor
     offset_bias: Tensor
     rejection_radii: Tensor
+    row_scatter: Tensor
+    distance_bias: Tensor
+    without_bias: bool | None
 
     @torch.no_grad()
     def add_label(self, features: Tensor, head: Head | None, offset: Tensor | None = None) -> int:
         """Append a label whose class mean is that of ``features``, Eq. (1), and whose vector is ``head(mean)``.
+
+        Where `row_scatter` is known, its squared distance gets a bias. A new row of a class lies
+        ``within * (1 + 1/n)`` from the mean of n rows of it, but rows of trained classes lie otherwise from their
+        label vectors, which training has moved from the means. The bias is the difference, so that neither takes
+        rows from the other.
 
         Args:
             features: (n, N) rows of the new class: features, or embeddings when ``head`` is None.
@@ -66,6 +82,7 @@ class EditableRows(nn.Module):
             "counts": torch.full_like(self.counts[0], len(features)),
             "offset_bias": shift,
             "rejection_radii": self._usual_radius(),
+            "distance_bias": self._bias_of_new(len(features)),
         }
         self._replace({name: torch.cat([getattr(self, name), new[name].unsqueeze(0)]) for name in ROW_TENSORS})
         return len(self.counts) - 1
@@ -118,6 +135,7 @@ class EditableRows(nn.Module):
         merged = {
             name: (weights * parts[name]).sum(dim=0) for name in ("label_vectors", "class_features", "offset_bias")
         }
+        merged["distance_bias"] = (weights[:, 0] * parts["distance_bias"]).sum()
         away = cosine_distances(parts["class_features"], merged["class_features"].unsqueeze(0))[:, 0]  # (m,)
         fitted = bool((parts["rejection_radii"] > 0).all())
         reach = (parts["rejection_radii"] + away).max()
@@ -132,7 +150,13 @@ class EditableRows(nn.Module):
         """() radius for a label that has none of its own: the median of the others', 0 where nothing was fitted."""
         return self.rejection_radii.median()
 
+    def _bias_of_new(self, rows: int) -> Tensor:
+        """() for a label of so many rows."""
+        within, own = self.row_scatter
+        return torch.where(within > 0, within * (1.0 + 1.0 / rows) - own, 0.0)
+
     def _replace(self, tensors: dict[str, Tensor]) -> None:
         for name, value in tensors.items():
             learned = isinstance(getattr(self, name), nn.Parameter)
             setattr(self, name, nn.Parameter(value) if learned else value)
+        self.without_bias = None

@@ -7,13 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import initialization as init
 
 from .blockwise_loss import blockwise_cross_entropy
-from .distances import DistancesInParts, Part
+from .class_moments import class_means
+from .distances import DistancesInParts, Part, with_heights
 from .distributed import broadcast_
 from .functional import (
+    IGNORE_INDEX,
+    bias_of_few_rows,
     calibrated_scale,
     centroids,
     class_sums,
@@ -23,7 +27,7 @@ from .functional import (
     without_names,
 )
 from .label_rows import EditableRows, Head
-from .row_blocks import Distances, all_finite, some_of
+from .row_blocks import Distances, all_finite, blocks, some_of
 
 UNSEEN_MARGIN = 30.0
 """How far below a row's smallest logit the logit of a class without a mean is put."""
@@ -43,7 +47,10 @@ class LabelTable(EditableRows):
     Buffers: ``label_vectors`` (C, D); ``class_features`` (C, N) running class means, N = H or D; ``pending_sums``
     (C, N + 1) class sums and counts since the last refresh; ``counts`` (C,) int64 rows seen; ``step`` () int64
     optimizer steps; ``rejection_radii`` (C,) how far rows of a class usually are from its mean, in cosine distance, 0
-    where that was not measured or training has gone on since. Parameters when learned, buffers when not:
+    where that was not measured or training has gone on since; ``row_scatter`` (2,) mean square distance of new rows
+    from the mean of their class and from its label vector, among embeddings, 0 likewise; ``distance_bias`` (C,) what
+    is taken off the squared distance to a label since its vector comes from few rows; see `bias_of_few_rows`.
+    Parameters when learned, buffers when not:
     ``log_scale_bias`` (1,) and ``offset_bias`` (C, D), named so that every weight-decay filter exempts them.
 
     Args:
@@ -61,6 +68,8 @@ class LabelTable(EditableRows):
     log_scale_bias: Tensor
     nothing_pending: bool | None = None
     """Whether ``pending_sums`` are zero, on the host, so that a step need not look at all of them; None: not known."""
+    without_bias: bool | None = None
+    """Whether ``distance_bias`` is zero, likewise."""
 
     def __init__(
         self,
@@ -83,6 +92,8 @@ class LabelTable(EditableRows):
         self.register_buffer("pending_sums", torch.zeros(num_labels, mean_dim + 1, dtype=torch.float32))
         self.register_buffer("counts", torch.zeros(num_labels, dtype=torch.int64))
         self.register_buffer("rejection_radii", torch.zeros(num_labels, dtype=torch.float32))
+        self.register_buffer("row_scatter", torch.zeros(2, dtype=torch.float32))
+        self.register_buffer("distance_bias", torch.zeros(num_labels, dtype=torch.float32))
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
         self.register_buffer("log_scale_bias", torch.zeros(1, dtype=torch.float32))
         self.register_buffer("offset_bias", torch.zeros_like(vectors))
@@ -132,8 +143,10 @@ class LabelTable(EditableRows):
         Returns:
             (B, C) float32, higher is likelier. Classes that were never seen rank below all others.
         """
-        embeddings, one_by_one = embeddings.float(), label_vectors is None and self._compares_one_by_one()
-        vectors = self.label_vectors if label_vectors is None else label_vectors
+        one_by_one = label_vectors is None and self._compares_one_by_one()
+        embeddings, vectors = self.raised(
+            embeddings.float(), self.label_vectors if label_vectors is None else label_vectors
+        )
         masked = self.mask_unseen and not self._nothing_to_mask()
         if masked:
             seen, usable = self.seen, self.seen | ~self.seen.any()  # (C,)
@@ -170,8 +183,7 @@ class LabelTable(EditableRows):
         """
         masked = self.mask_unseen and not self._nothing_to_mask()
         return blockwise_cross_entropy(
-            embeddings.float(),
-            label_vectors,
+            *self.raised(embeddings.float(), label_vectors),
             self.scale,
             labels,
             usable=self.seen | ~self.seen.any() if masked else None,
@@ -179,6 +191,29 @@ class LabelTable(EditableRows):
             label_smoothing=label_smoothing,
             class_weights=class_weights,
         )
+
+    def raised(self, embeddings: Tensor, label_vectors: Tensor) -> tuple[Tensor, Tensor]:
+        """Embeddings (B, D) and label vectors (C, D) with one more coordinate, where there is a `distance_bias`.
+
+        It is 0 for embeddings and the height of a label: the more its bias falls short of the largest, the farther it
+        is from all rows. So the nearest label is the one of the least ``|z - y_c|^2 - bias_c``, and distances stay
+        distances, with gradients of at most 1.
+        """
+        if self._has_no_bias():
+            return embeddings, label_vectors
+        return F.pad(embeddings, (0, 1)), torch.cat([label_vectors, self.heights.unsqueeze(1)], dim=1)
+
+    @property
+    def heights(self) -> Tensor:
+        """(C,) see `raised`."""
+        return (self.distance_bias.max() - self.distance_bias).sqrt()
+
+    def _has_no_bias(self) -> bool:
+        if torch.compiler.is_compiling() or self.distance_bias.is_meta:
+            return self.without_bias is True
+        if self.without_bias is None:
+            self.without_bias = not bool(self.distance_bias.any())
+        return self.without_bias
 
     def _compares_one_by_one(self) -> bool:
         """Whether differences cost less than their expansion: few label vectors, a CPU, no gradient, no export."""
@@ -228,7 +263,12 @@ class LabelTable(EditableRows):
     def materialize(self, head: Head | None) -> None:
         """Store the derived label vectors of all classes that have a mean, so that evaluation uses them."""
         self.label_vectors.copy_(torch.where(self.seen.unsqueeze(1), self.derived(head), self.label_vectors))
+        self.forget_measured()
+
+    def forget_measured(self) -> None:
+        """Training has moved rows and label vectors: what was measured of their distances is out of date."""
         self.rejection_radii.zero_()
+        self.row_scatter.zero_()
 
     def sums_of(self, values: Tensor, labels: Tensor) -> Tensor:
         """Class sums and counts (C, N + 1) float32 of features or embeddings (B, N), detached."""
@@ -262,6 +302,9 @@ class LabelTable(EditableRows):
         vectors = self.through(head, centroids(sums[:, :-1], rows))
         distances = self._distances(values, vectors, head, labels).stored_if_few()
         measured = without_names(labels, names)
+        if not self._has_no_bias():
+            distances = with_heights(distances, self.heights)
+            held_out = None if held_out is None else with_heights(held_out, self.heights)
         return calibrated_scale(distances, measured, rows, held_out=held_out, smoothed=smoothed)
 
     @torch.no_grad()
@@ -274,6 +317,8 @@ class LabelTable(EditableRows):
             head: as for `derived`.
             keep_vectors: let the offset keep the label vectors where they are.
         """
+        self.distance_bias.zero_()
+        self.without_bias = None
         sums = self.sums_of(*_finite(values, labels))
         rows = sums[:, -1]
         self.class_features.copy_(centroids(sums[:, :-1], rows))
@@ -290,6 +335,74 @@ class LabelTable(EditableRows):
         broadcast_(offset)
         self.offset_bias.add_(offset)
         self.materialize(head)
+
+    @torch.no_grad()
+    def favour_few_rows(self, values: Tensor, labels: Tensor, head: Head | None) -> None:
+        """Give the classes that started from few rows their `bias_of_few_rows`, and keep how these rows scatter.
+
+        Args:
+            values: (N, H) features, or (N, D) embeddings when ``head`` is None, that the table started from.
+            labels: (N,) int64.
+            head: as for `derived`.
+        """
+        within = self.variance_within(*_finite(values, labels), head)
+        counts = self.counts.clamp(min=1)
+        self.distance_bias.copy_(torch.where(self.seen, bias_of_few_rows(within, counts), 0.0))
+        self.without_bias = None
+        moved = self.offset_bias.square().sum(dim=1) - self.distance_bias + within / counts  # (C,)
+        self.row_scatter[0], self.row_scatter[1] = within, within + moved[self.seen].mean()
+
+    @torch.no_grad()
+    def measure_scatter(
+        self,
+        values: Tensor,
+        labels: Tensor,
+        head: Head | None,
+        add_up: Callable[[Tensor], Tensor] = torch.Tensor.clone,
+    ) -> None:
+        """Keep how far rows lie from class means and from label vectors, for labels that are added later.
+
+        Args:
+            values: (N, H) features, or (N, D) embeddings when ``head`` is None, at least two rows of some class.
+            labels: (N,) int64.
+            head: as for `derived`.
+            add_up: sum over the parts of the rows that other ranks hold.
+        """
+        values, labels = _finite(values, labels)
+        within = self.variance_within(values, labels, head, add_up)
+        known = labels[labels != IGNORE_INDEX]
+        from_labels = self._squares(values, labels, head, self.label_vectors) - self.distance_bias[known].sum()
+        rows = add_up(torch.tensor(float(len(known)), device=values.device))
+        own = float(add_up(from_labels) / rows.clamp(min=1.0))
+        self.row_scatter.copy_(torch.tensor([within, own if within else 0.0]))
+
+    def variance_within(
+        self,
+        values: Tensor,
+        labels: Tensor,
+        head: Head | None,
+        add_up: Callable[[Tensor], Tensor] = torch.Tensor.clone,
+    ) -> float:
+        """Mean square distance of new rows from the mean of their class, among embeddings; 0 without two of any class.
+
+        Args:
+            values: (N, H) features, or (N, D) embeddings when ``head`` is None; finite.
+            labels: (N,) int64.
+            head: as for `derived`.
+            add_up: as for `measure_scatter`.
+        """
+        means, counts = class_means(values, labels, self.num_labels)
+        sums, counts = add_up(means * counts.unsqueeze(1)), add_up(counts)
+        vectors = self.through(head, centroids(sums, counts).float())
+        spare = float((counts - 1.0).clamp(min=0.0).sum())
+        return float(add_up(self._squares(values, labels, head, vectors))) / spare if spare else 0.0
+
+    def _squares(self, values: Tensor, labels: Tensor, head: Head | None, vectors: Tensor) -> Tensor:
+        """() float64 sum of squared distances of rows with a label from that label's vector (C, D)."""
+        total = torch.zeros((), dtype=torch.float64, device=values.device)
+        for rows in blocks((labels != IGNORE_INDEX).nonzero()[:, 0], max(values.shape[1], self.embedding_dim)):
+            total += (self.through(head, values[rows]) - vectors[labels[rows]]).double().square().sum()
+        return total
 
     @torch.no_grad()
     def refresh_for_evaluation(self, values: Tensor, labels: Tensor, head: Head | None, choose: bool = False) -> None:
@@ -346,7 +459,8 @@ class LabelTable(EditableRows):
         init.copy_(self.offset_bias, torch.zeros_like(self.offset_bias))
         one_hot_means = not self.mask_unseen and self.class_features.shape == unit.shape
         init.copy_(self.class_features, self.label_vectors if one_hot_means else torch.zeros_like(self.class_features))
-        for tensor in (self.pending_sums, self.counts, self.rejection_radii, self.step, self.log_scale_bias):
+        measured = (self.rejection_radii, self.row_scatter, self.distance_bias)
+        for tensor in (self.pending_sums, self.counts, *measured, self.step, self.log_scale_bias):
             init.zeros_(tensor)
 
     def set_learned(self, *, offset: bool, learn_scale: bool) -> None:
@@ -370,7 +484,7 @@ class LabelTable(EditableRows):
         return means if head is None else head(means).float()
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self.nothing_pending = None
+        self.nothing_pending = self.without_bias = None
         super()._load_from_state_dict(*args, **kwargs)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> LabelTable:

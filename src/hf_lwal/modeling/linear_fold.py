@@ -12,7 +12,12 @@ UNSEEN_BIAS = -1e4
 
 
 def folded_linear(
-    weight: Tensor, bias: Tensor | None, label_vectors: Tensor, usable: Tensor, temperature: float = 1.0
+    weight: Tensor,
+    bias: Tensor | None,
+    label_vectors: Tensor,
+    usable: Tensor,
+    temperature: float = 1.0,
+    distance_bias: Tensor | float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """Linear layer whose outputs rank the label vectors by their distance to ``weight @ h + bias``.
 
@@ -26,6 +31,7 @@ def folded_linear(
         label_vectors: (C, D).
         usable: (C,) bool; the other classes get weight 0 and a bias far below.
         temperature: T.
+        distance_bias: (C,) what is taken off the squared distance to a label vector.
 
     Returns:
         W' (C, H) and b' (C,) in float64.
@@ -33,26 +39,27 @@ def folded_linear(
     weight, vectors = weight.double(), label_vectors.double()
     bias = zeros_like(weight[:, 0]) if bias is None else bias.double()
     centre = vectors[usable].mean(dim=0)  # (D,)
-    outputs = rankings(bias.unsqueeze(0), label_vectors, usable).squeeze(0) / temperature  # (C,)
+    outputs = rankings(bias.unsqueeze(0), label_vectors, usable, distance_bias).squeeze(0) / temperature  # (C,)
     folded = 2.0 * (vectors - centre) @ weight / temperature  # (C, H)
     return folded.masked_fill(~usable.unsqueeze(1), 0.0), outputs.masked_fill(~usable, UNSEEN_BIAS)
 
 
-def rankings(embeddings: Tensor, label_vectors: Tensor, usable: Tensor) -> Tensor:
+def rankings(embeddings: Tensor, label_vectors: Tensor, usable: Tensor, distance_bias: Tensor | float = 0.0) -> Tensor:
     """Linear function of the embeddings that is largest at the nearest label vector.
 
     Args:
         embeddings: (N, D).
         label_vectors: (C, D).
         usable: (C,) bool; their columns sum to 0 per row.
+        distance_bias: (C,) b.
 
     Returns:
-        (N, C) float64: ``2 (y_c - m)(z - m) - |y_c - m|^2`` less its mean over the usable classes.
+        (N, C) float64: ``2 (y_c - m)(z - m) - |y_c - m|^2 + b_c`` less its mean over the usable classes.
     """
     vectors = label_vectors.double()
     centre = vectors[usable].mean(dim=0)
     vectors = vectors - centre
-    squares = vectors.square().sum(dim=1)  # (C,)
+    squares = vectors.square().sum(dim=1) - distance_bias  # (C,)
     return 2.0 * (embeddings.double() - centre) @ vectors.T - (squares - squares[usable].mean())
 
 

@@ -125,6 +125,9 @@ class LwALPreTrainedModel(LabelEditing, NameStart, OpenSet, LabelTableModel):
         table.start(values, labels, self.head, keep_vectors=keep)
         if offset is not None:
             table.add_offset(offset, self.head)
+        if not keep:
+            rows = slice(len(values) - samples.names)  # what is read of a name scatters otherwise
+            table.favour_few_rows(values[rows], labels[rows], self.head)
         smoothed = offset is not None
         calibrated = table.calibrate(values, labels, self.head, held_out, samples.names, smoothed)
         if scale is not None or not keep:

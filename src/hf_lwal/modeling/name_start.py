@@ -244,6 +244,15 @@ def agreement(values: Tensor, labels: Tensor, named: StartSamples) -> tuple[floa
     return right / number, 1.0 / classes, believed
 
 
+MOST_NAMES = 200
+"""Names that say enough of whether names tell anything."""
+
+
+def some_of_names(ids: list[int]) -> list[int]:
+    """All ids, or as many of them as say enough, evenly spread."""
+    return ids[:: -(-len(ids) // MOST_NAMES)] if ids else ids
+
+
 class NameStart:
     """Starts of a label table from names of labels; `LwALPreTrainedModel` inherits them."""
 
@@ -273,6 +282,29 @@ class NameStart:
                 "their labels: give id2label when the model is loaded, or descriptions of these labels."
             )
         self.start_from(self._named(texts, processing_class, batch_size))
+
+    def names_tell_labels(self: Any, processing_class: Any) -> bool:
+        """Whether the names of labels are nearest to their own class means far more often than by chance.
+
+        Args:
+            processing_class: tokenizer.
+        """
+        table = self.label_table
+        key = (self.optimizer_step, id(processing_class))
+        if self._names_told is None or self._names_told[0] != key:
+            seen = table.seen.nonzero()[:, 0]
+            texts = name_texts("auto", self.config.label_names)
+            some = [index for index in seen.tolist() if index in texts]
+            some = some_of_names(some)
+            believed = False
+            if len(some) > 1:
+                named = self._named({index: texts[index] for index in some}, processing_class)
+                ids = torch.tensor(some, device=table.class_features.device)
+                believed = agreement(table.class_features[ids], ids, named)[2]
+            self._names_told = key, believed
+        return bool(self._names_told[1])
+
+    _names_told: tuple[Any, bool] | None = None
 
     def _refuse_names_of_labels(self: Any) -> None:
         """Raise ValueError where the names of labels are none of the model's inputs."""

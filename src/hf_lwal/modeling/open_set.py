@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .core import LabelTableModel
-from .distributed import rows_of_ranks
+from .distributed import all_reduce_sum, rows_of_ranks
 from .functional import IGNORE_INDEX, class_ids, cosine_distances, finite_rows, own_cosine_distances
 from .inference import as_list, evaluated, prepare
 from .row_blocks import blocks
@@ -150,8 +150,9 @@ class OpenSet:
             raise ValueError(f"A row has label {int(wrong[0])}, but the model's labels are 0…{table.num_labels - 1}.")
         values, ids = values[ids != IGNORE_INDEX], ids[ids != IGNORE_INDEX]
         own = own_cosine_distances(values, table.class_features, ids)  # (N,)
-        own, ids = _of_all_ranks(own, ids)
-        table.rejection_radii.copy_(class_radii(own, ids, table.num_labels, quantile))
+        (of_all, ids_of_all), alike = _of_all_ranks(own, ids)
+        table.measure_scatter(values, ids, self.head, Tensor.clone if alike else all_reduce_sum)
+        table.rejection_radii.copy_(class_radii(of_all, ids_of_all, table.num_labels, quantile))
         return table.rejection_radii.clone()
 
     def rejection_scores(self: Any, values: Tensor) -> Tensor:
@@ -222,13 +223,13 @@ class OpenSet:
         return answers
 
 
-def _of_all_ranks(distances: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Distances and labels of the rows of all ranks, once where each rank was given all of them."""
+def _of_all_ranks(distances: Tensor, labels: Tensor) -> tuple[tuple[Tensor, Tensor], bool]:
+    """Distances and labels of the rows of all ranks, once where each rank was given all; whether that is so."""
     parts, ids = rows_of_ranks(distances), rows_of_ranks(labels)
     alike = all(torch.equal(part, ids[0]) for part in ids)  # parts of the data would differ in their distances
     if alike and all(torch.allclose(part, parts[0], rtol=1e-3, atol=1e-5) for part in parts):
-        return parts[0], ids[0]
-    return torch.cat(parts), torch.cat(ids)
+        return (parts[0], ids[0]), True
+    return (torch.cat(parts), torch.cat(ids)), False
 
 
 class _LabelledBatches:

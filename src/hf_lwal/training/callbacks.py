@@ -58,6 +58,16 @@ class CentroidRefreshCallback(TrainerCallback):
             self.trainer.check_finite()
             self.trainer.refresh_for_evaluation(epoch_end=True)
 
+    def on_train_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Measure how far rows lie from label vectors, of the model that was kept."""
+        self.trainer.measure_scatter()
+
     def on_save(
         self,
         args: TrainingArguments,

@@ -34,6 +34,12 @@ CLOSE_CLASSES_ROWS = 1000
 """Of all labels, read before each evaluation where classes lie close together; at least 8 of each."""
 
 
+SCATTER_SHARE = 0.02
+"""Of the work of the training, for measuring how far rows lie from label vectors at its end."""
+LEAST_SCATTER_ROWS, MOST_SCATTER_ROWS = 64, 1000
+"""Rows of that measurement, which is one number over all classes."""
+
+
 class StartPass(TrainerPart):
     """Runs the start pass where it is wanted, and refreshes label vectors before evaluations.
 
@@ -106,6 +112,23 @@ class StartPass(TrainerPart):
         # Straight into the history, which checkpoints keep: log() here would swallow the log of this step.
         entry = {"eval_refresh_seconds": round(samples.seconds, 3), "step": trainer.state.global_step}
         trainer.state.log_history.append(entry)
+
+    def measure_scatter(self) -> None:
+        """Train end: measure how far rows lie from class means and label vectors, on a few of them."""
+        trainer, model = self.trainer, self.trainer.lwal_model
+        if model is None or not trainer.label_objective.refreshes_labels or trainer.shards_weights:
+            return
+        args = trainer.args
+        planned = (
+            trainer.state.global_step * args.gradient_accumulation_steps * args.train_batch_size * args.world_size
+        )
+        most = min(max(int(SCATTER_SHARE * FORWARD_ROWS * planned), LEAST_SCATTER_ROWS), MOST_SCATTER_ROWS)
+        batches = self.rows.of_some_classes(most)
+        if not len(batches):
+            return
+        samples = self.rows.collect(batches, "Scatter of the rows")
+        model.label_table.measure_scatter(samples.values, samples.labels, model.head)
+        logger.info("Scatter of the rows around labels: %d rows in %.1f s.", len(samples.labels), samples.seconds)
 
     def _wants_refresh(self, model: LwALPreTrainedModel, wanted: str | int, epoch_end: bool) -> bool:
         if not self.trainer.label_objective.refreshes_labels:

@@ -392,6 +392,10 @@ class LwALTrainer(HookedTrainer):
         """
         self._start_pass.refresh_for_evaluation(epoch_end)
 
+    def measure_scatter(self) -> None:
+        """Train end: measure how far rows lie from label vectors, for labels that are added later."""
+        self._start_pass.measure_scatter()
+
     # -- the objective's own parameters and state --------------------------------------------------------------------
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
@@ -12,6 +13,7 @@ from ..data.sample_ids import NumberedCollator, NumberedRows
 from ..data.start_budget import batches_by_length
 from ..data.streams import KeptStream
 from ..modeling.distributed import broadcast_rows, rows_of_ranks, world_size
+from ..modeling.functional import IGNORE_INDEX
 from ..modeling.start import StartSamples, batch_norms, collect_any, finite_samples, own_random_state
 from .transformers_internals import TrainerPart
 
@@ -62,6 +64,30 @@ class TrainingRows(TrainerPart):
                 indices = rows_per_class(labels, per_class, args.seed)
             parts: Any = batches_by_length(dataset, indices, args.eval_batch_size)
             return DataLoader(Subset(dataset, indices), batch_sampler=parts, collate_fn=collator)
+
+    def of_some_classes(self, most: int) -> Batches:
+        """Collated batches of at least two rows per class, of as many random classes as there are rows for.
+
+        Args:
+            most: rows in all.
+
+        Returns:
+            None of a stream, and of data sets whose labels are not known without reading all of them.
+        """
+        trainer, args = self.trainer, self.trainer.args
+        labels = None if _is_stream(trainer.train_dataset) else label_column(trainer.train_dataset)
+        if labels is None:
+            return []
+        dataset, collator = trainer.with_columns_of_model(trainer.train_dataset, trainer.data_collator, "training")
+        known = np.unique(labels)
+        known = known if labels.dtype.kind in "OUS" else known[known != IGNORE_INDEX]
+        generator = np.random.default_rng(args.seed)
+        classes = generator.permutation(known)[: max(most // 2, 1)]
+        rows = np.flatnonzero(np.isin(labels, classes))
+        indices = rows[rows_per_class(labels[rows], max(most // len(classes), 2), args.seed)]
+        with own_random_state():
+            parts: Any = batches_by_length(dataset, indices.tolist(), args.eval_batch_size)
+            return DataLoader(Subset(dataset, indices.tolist()), batch_sampler=parts, collate_fn=collator)
 
     def collect(self, batches: Batches, description: str, as_in_training: bool = False) -> StartSamples:
         """What class means are taken of for these batches, the same on every rank, each of which reads its share.
