@@ -290,7 +290,7 @@ class NameStart:
             processing_class: tokenizer.
         """
         table = self.label_table
-        key = (self.optimizer_step, id(processing_class))
+        key = (self.optimizer_step, getattr(processing_class, "name_or_path", None))
         if self._names_told is None or self._names_told[0] != key:
             seen = table.seen.nonzero()[:, 0]
             texts = name_texts("auto", self.config.label_names)
