@@ -37,8 +37,11 @@ from hf_lwal.data import load_embedded, parquet_splits
 from hf_lwal.data.labels import rows_per_class
 
 METHODS: dict[str, dict[str, Any]] = {
-    "one-hot": {"label_method": "one_hot"},
-    "one-hot from class means": {"label_method": "one_hot", "lwal_init": "class_means"},
+    "one-hot from the same start": {
+        "label_method": "one_hot",
+        "lwal_init": "class_means",
+        "lwal_initial_head": "probe",
+    },
     "LwAL": {"label_method": "lwal"},
 }
 MAX_TOKENS = 48
@@ -124,8 +127,6 @@ def train_anew(method: str, rows: Split, names: list[str], seed: int, args: argp
     set_seed(seed)
     started = time.perf_counter()
     model = AutoModelForLwALClassification.from_pretrained(embedded_model_path(), id2label=dict(enumerate(names)))
-    if method != "LwAL":  # with the same pooling
-        model = LwALTrainer(model, LwALTrainingArguments(args.models / "trainer", **METHODS[method])).core_model
     return train(model, rows, names, args.steps, seed, args, **METHODS[method]), time.perf_counter() - started
 
 

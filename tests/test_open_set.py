@@ -116,7 +116,10 @@ def test_the_score_equals_its_definition(fitted):
     with torch.no_grad():
         features = fitted(input_ids=rows["input_ids"]).features
     cosines = torch.cosine_similarity(features[:, None].double(), table.class_features[None].double(), dim=2)
-    distances = (1.0 - cosines) / table.rejection_radii
+    embeddings = fitted.head_module(features).double()
+    squares = torch.cdist(embeddings, table.label_vectors.double()) ** 2
+    unit, edge = table.rejection_edges.double()
+    distances = ((1.0 - cosines) / table.rejection_radii + squares / unit) / edge
     assert torch.allclose(fitted.rejection_scores(features).double(), distances.amin(dim=1), atol=1e-4)
     table.counts[2] = 0
     without = distances[:, [0, 1, 3, 4]].amin(dim=1)

@@ -45,7 +45,7 @@ PREFIX = "past_key_values"
 """Keys and values before the first token, by which an adapter tunes a prefix: never to be left out unsaid."""
 PREFIX_IN_BACKBONES = {PREFIX, "cache"}
 """Its names in the forward of backbones, newer ones of which take the old name too."""
-MEASURED = ("rejection_radii", "row_scatter", "distance_bias")
+MEASURED = ("rejection_radii", "rejection_edges", "row_scatter", "distance_bias")
 """Of a label table; zero, as if never measured, in checkpoints that have them not."""
 TABLE_TENSORS = ("label_vectors", "class_features", "pending_sums", "log_scale_bias", "offset_bias", *MEASURED)
 

@@ -46,12 +46,11 @@ class LabelTable(EditableRows):
 
     Buffers: ``label_vectors`` (C, D); ``class_features`` (C, N) running class means, N = H or D; ``pending_sums``
     (C, N + 1) class sums and counts since the last refresh; ``counts`` (C,) int64 rows seen; ``step`` () int64
-    optimizer steps; ``rejection_radii`` (C,) how far rows of a class usually are from its mean, in cosine distance, 0
-    where that was not measured or training has gone on since; ``row_scatter`` (2,) mean square distance of new rows
-    from the mean of their class and from its label vector, among embeddings, 0 likewise; ``distance_bias`` (C,) what
-    is taken off the squared distance to a label since its vector comes from few rows; see `bias_of_few_rows`.
-    Parameters when learned, buffers when not:
-    ``log_scale_bias`` (1,) and ``offset_bias`` (C, D), named so that every weight-decay filter exempts them.
+    optimizer steps; ``distance_bias`` (C,) what is taken off the squared distance to a label since its vector comes
+    from few rows, see `bias_of_few_rows`. Measured on rows, and 0 until then and where training has gone on since:
+    ``rejection_radii`` (C,) and ``rejection_edges`` (2,), see `open_set`; ``row_scatter`` (2,) mean square distance of
+    new rows from the mean of their class and from its label vector, among embeddings. Parameters when learned, buffers
+    when not: ``log_scale_bias`` (1,) and ``offset_bias`` (C, D), named so that every weight-decay filter exempts them.
 
     Args:
         num_labels: C.
@@ -92,6 +91,7 @@ class LabelTable(EditableRows):
         self.register_buffer("pending_sums", torch.zeros(num_labels, mean_dim + 1, dtype=torch.float32))
         self.register_buffer("counts", torch.zeros(num_labels, dtype=torch.int64))
         self.register_buffer("rejection_radii", torch.zeros(num_labels, dtype=torch.float32))
+        self.register_buffer("rejection_edges", torch.zeros(2, dtype=torch.float32))
         self.register_buffer("row_scatter", torch.zeros(2, dtype=torch.float32))
         self.register_buffer("distance_bias", torch.zeros(num_labels, dtype=torch.float32))
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
@@ -267,8 +267,8 @@ class LabelTable(EditableRows):
 
     def forget_measured(self) -> None:
         """Training has moved rows and label vectors: what was measured of their distances is out of date."""
-        self.rejection_radii.zero_()
-        self.row_scatter.zero_()
+        for measured in (self.rejection_radii, self.rejection_edges, self.row_scatter):
+            measured.zero_()
 
     def sums_of(self, values: Tensor, labels: Tensor) -> Tensor:
         """Class sums and counts (C, N + 1) float32 of features or embeddings (B, N), detached."""
@@ -370,10 +370,9 @@ class LabelTable(EditableRows):
         """
         values, labels = _finite(values, labels)
         within = self.variance_within(values, labels, head, add_up)
-        known = labels[labels != IGNORE_INDEX]
-        from_labels = self._squares(values, labels, head, self.label_vectors) - self.distance_bias[known].sum()
-        rows = add_up(torch.tensor(float(len(known)), device=values.device))
-        own = float(add_up(from_labels) / rows.clamp(min=1.0))
+        squares = self.own_squares(values, labels, head)
+        rows = add_up(torch.tensor(float(len(squares)), device=values.device))
+        own = float(add_up(squares.double().sum()) / rows.clamp(min=1.0))
         self.row_scatter.copy_(torch.tensor([within, own if within else 0.0]))
 
     def variance_within(
@@ -395,14 +394,20 @@ class LabelTable(EditableRows):
         sums, counts = add_up(means * counts.unsqueeze(1)), add_up(counts)
         vectors = self.through(head, centroids(sums, counts).float())
         spare = float((counts - 1.0).clamp(min=0.0).sum())
-        return float(add_up(self._squares(values, labels, head, vectors))) / spare if spare else 0.0
+        total = self._own_squares(values, labels, head, vectors).double().sum()
+        return float(add_up(total)) / spare if spare else 0.0
 
-    def _squares(self, values: Tensor, labels: Tensor, head: Head | None, vectors: Tensor) -> Tensor:
-        """() float64 sum of squared distances of rows with a label from that label's vector (C, D)."""
-        total = torch.zeros((), dtype=torch.float64, device=values.device)
-        for rows in blocks((labels != IGNORE_INDEX).nonzero()[:, 0], max(values.shape[1], self.embedding_dim)):
-            total += (self.through(head, values[rows]) - vectors[labels[rows]]).double().square().sum()
-        return total
+    def own_squares(self, values: Tensor, labels: Tensor, head: Head | None) -> Tensor:
+        """(n,) squared distances of the n rows with a label from its label vector, less the label's bias."""
+        squares = self._own_squares(values, labels, head, self.label_vectors)
+        return squares - self.distance_bias[labels[labels != IGNORE_INDEX]]
+
+    def _own_squares(self, values: Tensor, labels: Tensor, head: Head | None, vectors: Tensor) -> Tensor:
+        found = [
+            (self.through(head, values[rows]) - vectors[labels[rows]]).square().sum(dim=1)
+            for rows in blocks((labels != IGNORE_INDEX).nonzero()[:, 0], max(values.shape[1], self.embedding_dim))
+        ]
+        return torch.cat(found) if found else values.new_zeros(0)
 
     @torch.no_grad()
     def refresh_for_evaluation(self, values: Tensor, labels: Tensor, head: Head | None, choose: bool = False) -> None:
@@ -459,7 +464,7 @@ class LabelTable(EditableRows):
         init.copy_(self.offset_bias, torch.zeros_like(self.offset_bias))
         one_hot_means = not self.mask_unseen and self.class_features.shape == unit.shape
         init.copy_(self.class_features, self.label_vectors if one_hot_means else torch.zeros_like(self.class_features))
-        measured = (self.rejection_radii, self.row_scatter, self.distance_bias)
+        measured = (self.rejection_radii, self.rejection_edges, self.row_scatter, self.distance_bias)
         for tensor in (self.pending_sums, self.counts, *measured, self.step, self.log_scale_bias):
             init.zeros_(tensor)
 

@@ -1,9 +1,11 @@
 """Open-set rejection: saying "none of these" to an input that lies outside every class.
 
-Each label has a radius, a quantile of the cosine distances from rows of its class to its class mean. The rejection
-score of an input is its least distance in units of radius, ``min_c (1 - cos(h, mean_c)) / r_c``: up to 1 it lies
-inside some class. Distances to label vectors tell less (``benchmarks/open_set.py``): cross-entropy asks of them only
-that the right one is the nearest, and trained rows overshoot them.
+Two distances tell how far an input is from a class: the cosine distance of its features from the class mean, in units
+of the class's radius, a quantile of that distance over its rows; and the squared distance of its embedding from the
+label vector, in units of the same quantile over all rows. Their sum is the better of either on classes that were held
+out (``benchmarks/open_set.py``): the features keep what the head has learned to ignore, the head ignores what tells no
+class from another. The rejection score of an input is the least sum over the classes, in units of the quantile of the
+sums: up to 1 it lies inside some class.
 """
 
 from __future__ import annotations
@@ -17,7 +19,14 @@ from torch import Tensor
 
 from .core import LabelTableModel
 from .distributed import all_reduce_sum, rows_of_ranks
-from .functional import IGNORE_INDEX, class_ids, cosine_distances, finite_rows, own_cosine_distances
+from .functional import (
+    IGNORE_INDEX,
+    class_ids,
+    cosine_distances,
+    finite_rows,
+    own_cosine_distances,
+    pairwise_distances,
+)
 from .inference import as_list, evaluated, prepare
 from .row_blocks import blocks
 from .start import collect
@@ -80,14 +89,25 @@ def class_radii(
     return ((counts * own + shrinkage * pooled) / (counts + shrinkage)).clamp(min=LEAST_RADIUS)
 
 
-def rejection_scores(distances: Tensor, radii: Tensor) -> Tensor:
-    """Least distance in units of radius, (B,): above 1 a row lies outside every class.
+def rejection_scores(
+    distances: Tensor, radii: Tensor, squares: Tensor | None = None, edges: Tensor | None = None
+) -> Tensor:
+    """How far outside every class rows lie, (B,): above 1 outside of all.
 
     Args:
-        distances: (B, C).
+        distances: (B, C) cosine distances to class means.
         radii: (C,) above 0.
+        squares: (B, C) squared distances to label vectors, less what the labels' bias takes off.
+        edges: (2,) the unit of the squares, and that of the sums; zero where they were never measured, as in tables
+            of hf-lwal 0.1, by which distances in units of radius count alone.
+
+    Returns:
+        The least over the classes.
     """
-    return (distances / radii).amin(dim=1)
+    found = distances / radii
+    if squares is not None and edges is not None and bool((edges > 0).all()):
+        found = (found + squares.clamp(min=0.0) / edges[0]) / edges[1]
+    return found.amin(dim=1)
 
 
 class OpenSet:
@@ -149,14 +169,20 @@ class OpenSet:
         if len(wrong):
             raise ValueError(f"A row has label {int(wrong[0])}, but the model's labels are 0…{table.num_labels - 1}.")
         values, ids = values[ids != IGNORE_INDEX], ids[ids != IGNORE_INDEX]
-        own = own_cosine_distances(values, table.class_features, ids)  # (N,)
+        own = torch.stack(
+            [own_cosine_distances(values, table.class_features, ids), table.own_squares(values, ids, self.head)], dim=1
+        )  # (N, 2)
         (of_all, ids_of_all), alike = _of_all_ranks(own, ids)
         table.measure_scatter(values, ids, self.head, Tensor.clone if alike else all_reduce_sum)
-        table.rejection_radii.copy_(class_radii(of_all, ids_of_all, table.num_labels, quantile))
+        angles, squares = of_all.unbind(dim=1)
+        table.rejection_radii.copy_(class_radii(angles, ids_of_all, table.num_labels, quantile))
+        unit = _quantile(squares, quantile)
+        table.rejection_edges[0] = unit
+        table.rejection_edges[1] = _quantile(angles / table.rejection_radii[ids_of_all] + squares / unit, quantile)
         return table.rejection_radii.clone()
 
     def rejection_scores(self: Any, values: Tensor) -> Tensor:
-        """How far outside every class inputs lie: ``min_c (1 - cos(h, mean_c)) / r_c``.
+        """How far outside every class inputs lie, from features and embeddings; see the module.
 
         Args:
             values: (B, N) what class means are taken of, as from `start_values`, on the model's device.
@@ -176,11 +202,14 @@ class OpenSet:
             )
         # A class that is never predicted takes no row in.
         ignored = ~table.seen if table.mask_unseen and bool(table.seen.any()) else torch.zeros_like(table.seen)
-        found = []
+        found, embeddings = [], table.through(self.head, values)
         for labels in blocks(torch.arange(table.num_labels, device=ignored.device), len(values)):
             distances = cosine_distances(values, table.class_features[labels])  # (B, c)
             distances = distances.masked_fill(ignored[labels], torch.inf)
-            found.append(rejection_scores(distances, table.rejection_radii[labels]))
+            squares = (
+                pairwise_distances(embeddings, table.label_vectors[labels]).square() - table.distance_bias[labels]
+            )
+            found.append(rejection_scores(distances, table.rejection_radii[labels], squares, table.rejection_edges))
         return torch.stack(found).amin(dim=0)
 
     @torch.no_grad()
@@ -204,7 +233,7 @@ class OpenSet:
 
         Returns:
             Per input ``{"label": name or reject, "score": probability of the likeliest label, "nearest": its name,
-            "rejection_score": least distance in units of radius}``.
+            "rejection_score": how far outside every class}``.
 
         Raises:
             ValueError: ``reject`` is a label's name, or the radii are not known.
@@ -221,6 +250,13 @@ class OpenSet:
                 label = reject if far > threshold else names[index]
                 answers.append({"label": label, "score": score, "nearest": names[index], "rejection_score": far})
         return answers
+
+
+def _quantile(values: Tensor, quantile: float) -> Tensor:
+    """() over all rows, of any number; at least `LEAST_RADIUS`."""
+    return class_quantiles(values, torch.zeros_like(values, dtype=torch.int64), 1, quantile)[0][0].clamp(
+        min=LEAST_RADIUS
+    )
 
 
 def _of_all_ranks(distances: Tensor, labels: Tensor) -> tuple[tuple[Tensor, Tensor], bool]:
