@@ -1,9 +1,9 @@
-"""How well inputs of no known class are told from known ones, AUROC and false positives at 95 % of the known ones kept.
+"""How well inputs of no known class are told from known ones: AUROC, and false positives with 95 % of those kept.
 
     python benchmarks/open_set.py --models FOLDER --data-root DATA --held-out 75 --seeds 0 1 2      # CLINC150
     python benchmarks/open_set.py --models FOLDER --data-root DATA --dataset banking77 --held-out 38 --seeds 0 1 2
 
-``--data-root`` holds the data sets as parquet, among them ``clinc150_oos/oos_test.parquet`` with a column ``text``: the
+``--data-root`` holds the data sets as parquet, also ``clinc150_oos/oos_test.parquet`` with a column ``text``: the
 1,000 out-of-scope sentences of CLINC150 (github.com/clinc/oos-eval), which the package does not carry. MiniLM with its
 mean pooling is trained without some classes twice with the same number of steps: with a label table, and one-hot from
 the same start, a head fitted to the start samples. The held-out classes are the validation set: scores are compared

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 from test_modeling import ALL, LABELS, build, inputs_for, trained
 from torch import nn
-from toy import IMAGE_SIZE
+from toy import IMAGE_SIZE, separable_text
 from transformers import AutoModelForImageClassification, AutoModelForSequenceClassification
 from transformers.dynamic_module_utils import get_relative_import_files
 
@@ -380,6 +380,33 @@ def test_onnx_answers_as_the_model_does(models, name, tmp_path):
         expected, clear = nearest(model, inputs)
         found = session.run(["logits"], {entry.name: inputs[entry.name].numpy() for entry in session.get_inputs()})[0]
         assert (found.argmax(1) == expected.numpy())[clear.numpy() > 1e-4].all()
+
+
+@pytest.mark.parametrize("space", ["features", "embeddings"])
+def test_onnx_says_what_lies_outside_every_class(tiny_config, tmp_path, space):
+    """A server without PyTorch must reject what `predict_with_rejection` does, of the labels that may win alone."""
+    import onnxruntime
+
+    from hf_lwal.modeling.onnx_export import export_onnx, rejection_of
+
+    model = build(tiny_config, "bert")
+    model.config.space = space
+    model.reset_label_table()
+    rows = separable_text(LABELS - 1, 60, 0).with_format("torch")[:]
+    model.initialize_labels([rows], progress=False)
+    assert rejection_of(model) is None
+    model.eval().fit_rejection([separable_text(LABELS - 1, 60, 1).with_format("torch")[:]], progress=False)
+    batch = {"input_ids": rows["input_ids"]}
+    assert export_onnx(model.fold(), tmp_path, batch, rejection=rejection_of(model)) < 1e-4
+    session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
+    assert [output.name for output in session.get_outputs()] == ["logits", "rejection_scores"]
+    names = [entry.name for entry in session.get_inputs()]
+    new = separable_text(LABELS, 9, 2).with_format("torch")[:]
+    scores = session.run(["rejection_scores"], {name: new[name].numpy() for name in names})[0]
+    with torch.no_grad():
+        expected = model.rejection_scores(model.start_values({"input_ids": new["input_ids"]}))
+    assert scores == pytest.approx(expected.numpy(), rel=1e-3, abs=1e-4)
+    assert scores.shape == (9,)
 
 
 def test_onnx_that_differs_is_refused(models, tmp_path, monkeypatch):

@@ -122,13 +122,15 @@ def _write_sentence_transformer(stock: PreTrainedModel, folder: Path, tokenizer:
 def _write_onnx(
     model: LwALPreTrainedModel, stock: PreTrainedModel, folder: Path, batches: list[dict[str, Any]]
 ) -> str:
-    from ..modeling.onnx_export import export_onnx
+    from ..modeling.onnx_export import export_onnx, rejection_of
     from ..modeling.probes import on_device
 
     example, *compared = [on_device(batch, model) for batch in batches]
-    largest = export_onnx(stock, folder / ONNX_FOLDER, example, compared)
+    rejection = rejection_of(model)
+    largest = export_onnx(stock, folder / ONNX_FOLDER, example, compared, rejection)
     rows = sum(len(next(iter(batch.values()))) for batch in batches)
-    return f"ONNX: onnxruntime's logits differ from PyTorch's by {largest:.1e} at most, on {rows:,} rows."
+    outputs = "logits" if rejection is None else "logits and rejection scores"
+    return f"ONNX: onnxruntime's {outputs} differ from PyTorch's by {largest:.1e} at most, on {rows:,} rows."
 
 
 def _random_batches(model: LwALPreTrainedModel, processor: Any, given: bool) -> list[dict[str, Any]]:

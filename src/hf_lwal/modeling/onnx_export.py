@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import io
 import logging
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from transformers.utils import ModelOutput
 
+from .core import LabelTableModel
 from .fold_check import largest_difference
+from .heads import scores_of
+from .open_set import RejectionScores
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -24,6 +30,15 @@ if TYPE_CHECKING:
 FILE_NAME = "model.onnx"
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
 EXTRA_TOKENS = 3
+SCORES = "rejection_scores"
+
+
+@dataclass
+class RejectingOutput(ModelOutput):
+    """Of a graph that rejects: logits (B, C), and how far outside every class an input lies (B,)."""
+
+    logits: Tensor | None = None
+    rejection_scores: Tensor | None = None
 
 
 def require_onnx() -> None:
@@ -39,6 +54,7 @@ def export_onnx(
     folder: str | os.PathLike[str],
     batch: dict[str, Any],
     compared: Iterable[dict[str, Any]] = (),
+    rejection: tuple[str, nn.Module] | None = None,
 ) -> float:
     """Write ``model.onnx`` and its weights with any number of rows and tokens, in float32.
 
@@ -50,9 +66,11 @@ def export_onnx(
         folder: made if need be.
         batch: an example of the inputs; a single row is used twice, since a size of 1 would be taken as fixed.
         compared: more batches to compare, with the same inputs.
+        rejection: name of the model's last linear layer, and what maps its inputs to scores (B,), which the graph
+            gives as a second output ``rejection_scores``.
 
     Returns:
-        Largest difference of a logit between onnxruntime and PyTorch.
+        Largest difference of a logit or score between onnxruntime and PyTorch.
 
     Raises:
         ImportError: the extra ``onnx`` is not installed.
@@ -62,6 +80,8 @@ def export_onnx(
     from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
 
     model = copy.deepcopy(model).float().cpu().eval()
+    if rejection is not None:
+        _give_scores(model, rejection[0], copy.deepcopy(rejection[1]).float().cpu())
     model.config.use_cache = False  # else decoders return a cache that no classifier needs
     batch = {name: _example(value) for name, value in batch.items()}
     with _quiet():
@@ -69,6 +89,30 @@ def export_onnx(
         exported.save_pretrained(folder)
     batches = [*_variants(batch, model.config), *({name: _plain(more[name]) for name in batch} for more in compared)]
     return _compared(model, Path(folder) / FILE_NAME, batches)
+
+
+def rejection_of(model: LabelTableModel) -> tuple[str, nn.Module] | None:
+    """What `export_onnx` takes as ``rejection`` for the folded model; None where the radii are not known."""
+    if not bool((model.label_table.rejection_radii > 0).all()):
+        return None
+    scores: nn.Module = RejectionScores(model)
+    if model.head is None:  # scores of embeddings, which the folded model has no more
+        scores = nn.Sequential(copy.deepcopy(model.head_module), scores)
+    return model.config.head_name, scores
+
+
+def _give_scores(model: PreTrainedModel, head_name: str, scores: nn.Module) -> None:
+    """Let a model return ``rejection_scores`` beside its logits, computed from what its head is given."""
+    found: list[Tensor] = []
+    stock = type(model)
+    model.get_submodule(head_name).register_forward_pre_hook(lambda _, inputs: found.append(scores(inputs[0])))
+
+    @functools.wraps(stock.forward)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        output = stock.forward(self, *args, **{**kwargs, "return_dict": True})
+        return RejectingOutput(logits=scores_of(output), rejection_scores=found.pop())
+
+    model.__class__ = type(stock.__name__, (stock,), {"forward": forward, "__module__": stock.__module__})
 
 
 def _example(value: Any) -> Any:
@@ -100,16 +144,17 @@ def _compared(model: PreTrainedModel, path: Path, batches: list[dict[str, Any]])
     names = [entry.name for entry in session.get_inputs()]
     largest = 0.0
     for batch in batches:
-        ours = model(**batch, return_dict=True).logits
-        outputs: Any = session.run(["logits"], {name: batch[name].numpy() for name in names})
-        theirs = torch.from_numpy(outputs[0])
-        difference, allowed = largest_difference(ours, theirs)
-        if not difference <= allowed:  # NaN is no equality either
-            raise ValueError(
-                f"onnxruntime gives other logits than PyTorch for {type(model).__name__} (difference {difference:.3g} "
-                f"on inputs of shape {tuple(batch[names[0]].shape)}): do not use {path}."
-            )
-        largest = max(largest, difference)
+        ours = model(**batch, return_dict=True)
+        wanted = [name for name in ("logits", SCORES) if name in ours]
+        outputs: Any = session.run(wanted, {name: batch[name].numpy() for name in names})
+        for name, theirs in zip(wanted, outputs, strict=True):
+            difference, allowed = largest_difference(ours[name], torch.from_numpy(theirs))
+            if not difference <= allowed:  # NaN is no equality either
+                raise ValueError(
+                    f"onnxruntime gives other {name} than PyTorch for {type(model).__name__} (difference "
+                    f"{difference:.3g} on inputs of shape {tuple(batch[names[0]].shape)}): do not use {path}."
+                )
+            largest = max(largest, difference)
     return largest
 
 

@@ -10,12 +10,14 @@ sums: up to 1 it lies inside some class.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from .core import LabelTableModel
 from .distributed import all_reduce_sum, rows_of_ranks
@@ -27,8 +29,10 @@ from .functional import (
     own_cosine_distances,
     pairwise_distances,
 )
+from .heads import active_copy
 from .inference import as_list, evaluated, prepare
-from .row_blocks import blocks
+from .label_table import LabelTable
+from .row_blocks import BLOCK
 from .start import collect
 
 SHRINKAGE = 10.0
@@ -98,16 +102,74 @@ def rejection_scores(
         distances: (B, C) cosine distances to class means.
         radii: (C,) above 0.
         squares: (B, C) squared distances to label vectors, less what the labels' bias takes off.
-        edges: (2,) the unit of the squares, and that of the sums; zero where they were never measured, as in tables
-            of hf-lwal 0.1, by which distances in units of radius count alone.
+        edges: (2,) the unit of the squares, and that of the sums; without them the first distances count alone.
 
     Returns:
         The least over the classes.
     """
     found = distances / radii
-    if squares is not None and edges is not None and bool((edges > 0).all()):
+    if squares is not None and edges is not None:
         found = (found + squares.clamp(min=0.0) / edges[0]) / edges[1]
     return found.amin(dim=1)
+
+
+class RejectionScores(nn.Module):
+    """`OpenSet.rejection_scores` of a model in its state of now, on its own: from features (B, H) to scores (B,).
+
+    Args:
+        model: with radii; left as it is.
+
+    Raises:
+        ValueError: the radii were never measured, or training has gone on since.
+    """
+
+    means: Tensor
+    radii: Tensor
+    label_vectors: Tensor
+    distance_bias: Tensor
+    edges: Tensor
+
+    def __init__(self, model: LabelTableModel) -> None:
+        super().__init__()
+        model.bring_labels_up_to_date()
+        table = model.label_table
+        _refuse_without_radii(table)
+        # A class that is never predicted takes no row in.
+        known = table.seen if table.mask_unseen and bool(table.seen.any()) else torch.ones_like(table.seen)
+        self.register_buffer("means", F.normalize(table.class_features[known], dim=1))
+        self.register_buffer("radii", table.rejection_radii[known])
+        self.register_buffer("label_vectors", table.label_vectors[known])
+        self.register_buffer("distance_bias", table.distance_bias[known])
+        self.register_buffer("edges", table.rejection_edges.clone())
+        self.head = None if model.head is None else copy.deepcopy(active_copy(model.head_module)).requires_grad_(False)
+        # In tables of hf-lwal 0.1 the edges were never measured.
+        self.adds_squares = bool((table.rejection_edges > 0).all())
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(B,) float32 scores of features, or of embeddings in the embeddings space, (B, N)."""
+        found, embeddings = [], self._embeddings(features) if self.adds_squares else None
+        number = len(self.radii)
+        size = number if torch.compiler.is_exporting() else max(BLOCK // max(len(features), 1), 1)
+        for start in range(0, number, size):
+            part = slice(start, start + size)
+            squares = None
+            if embeddings is not None:
+                squares = pairwise_distances(embeddings, self.label_vectors[part]).square() - self.distance_bias[part]
+            distances = cosine_distances(features, self.means[part])
+            found.append(rejection_scores(distances, self.radii[part], squares, self.edges))
+        return found[0] if len(found) == 1 else torch.stack(found).amin(dim=0)
+
+    def _embeddings(self, features: Tensor) -> Tensor:
+        head: Any = self.head
+        return features.float() if head is None else head(features.to(next(head.parameters()).dtype)).float()
+
+
+def _refuse_without_radii(table: LabelTable) -> None:
+    if not bool((table.rejection_radii > 0).all()):
+        raise ValueError(
+            "The radii of the labels are not known, or training has gone on since they were measured: call "
+            "model.fit_rejection(dataloader) first."
+        )
 
 
 class OpenSet:
@@ -193,24 +255,8 @@ class OpenSet:
         Raises:
             ValueError: the radii were never measured, or training has gone on since.
         """
-        table = self.label_table
-        self.bring_labels_up_to_date()
-        if not bool((table.rejection_radii > 0).all()):
-            raise ValueError(
-                "The radii of the labels are not known, or training has gone on since they were measured: call "
-                "model.fit_rejection(dataloader) first."
-            )
-        # A class that is never predicted takes no row in.
-        ignored = ~table.seen if table.mask_unseen and bool(table.seen.any()) else torch.zeros_like(table.seen)
-        found, embeddings = [], table.through(self.head, values)
-        for labels in blocks(torch.arange(table.num_labels, device=ignored.device), len(values)):
-            distances = cosine_distances(values, table.class_features[labels])  # (B, c)
-            distances = distances.masked_fill(ignored[labels], torch.inf)
-            squares = (
-                pairwise_distances(embeddings, table.label_vectors[labels]).square() - table.distance_bias[labels]
-            )
-            found.append(rejection_scores(distances, table.rejection_radii[labels], squares, table.rejection_edges))
-        return torch.stack(found).amin(dim=0)
+        scores: Tensor = RejectionScores(self)(values)
+        return scores
 
     @torch.no_grad()
     def predict_with_rejection(
@@ -241,10 +287,10 @@ class OpenSet:
         names = self.config.label_names
         if reject in names.values():
             raise ValueError(f"reject is {reject!r}, which is a label of the model: choose another word.")
-        answers = []
+        answers, scores = [], RejectionScores(self)
         for batch in evaluated(self, inputs, processing_class, batch_size):
             output = self(**batch)
-            rejection = self.rejection_scores(self.values(output.embeddings, output.features))
+            rejection = scores(self.values(output.embeddings, output.features))
             best = output.logits.softmax(dim=1).max(dim=1)
             for score, index, far in zip(*(x.tolist() for x in (*best, rejection)), strict=True):
                 label = reject if far > threshold else names[index]
