@@ -8,7 +8,7 @@ that the right one is the nearest, and trained rows overshoot them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -132,25 +132,17 @@ class OpenSet:
         Raises:
             ValueError: no rows, a label that is not the model's, no class means, or a quantile outside 0…1.
         """
-        batches: Any = inputs
-        if processing_class is not None:
-            batches = _LabelledBatches(
-                self, as_list(inputs, self.task), processing_class, _ids(self, labels), batch_size
-            )
         self.bring_labels_up_to_date()
         table = self.label_table
         if not bool(table.seen.any()):
             raise ValueError(
                 "The label table has no class means yet: train the model or call initialize_labels first."
             )
-        values, ids = collect(self, self.start_values, batches, self.device, progress, "Radii")[:2]
-        values, ids = finite_rows(values, class_ids(ids))
-        wrong = ids[(ids != IGNORE_INDEX) & ((ids < 0) | (ids >= table.num_labels))]
-        if len(wrong):
-            raise ValueError(f"A row has label {int(wrong[0])}, but the model's labels are 0…{table.num_labels - 1}.")
-        values, ids = values[ids != IGNORE_INDEX], ids[ids != IGNORE_INDEX]
+        values, ids = labelled_values(
+            self, self.start_values, inputs, processing_class, labels, batch_size, progress, "Radii"
+        )
         own = own_cosine_distances(values, table.class_features, ids)  # (N,)
-        own, ids = _of_all_ranks(own, ids)
+        own, ids = of_all_ranks(own, ids)
         table.rejection_radii.copy_(class_radii(own, ids, table.num_labels, quantile))
         return table.rejection_radii.clone()
 
@@ -222,10 +214,48 @@ class OpenSet:
         return answers
 
 
-def _of_all_ranks(distances: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Distances and labels of the rows of all ranks, once where each rank was given all of them."""
-    parts, ids = rows_of_ranks(distances), rows_of_ranks(labels)
-    alike = all(torch.equal(part, ids[0]) for part in ids)  # parts of the data would differ in their distances
+def labelled_values(
+    model: Any,
+    values_of: Callable[[dict[str, Any]], Tensor],
+    inputs: Iterable[dict[str, Any]] | Sequence[Any],
+    processing_class: Any,
+    labels: Sequence[int | str] | None,
+    batch_size: int,
+    progress: bool,
+    description: str,
+) -> tuple[Tensor, Tensor]:
+    """What a model gives for rows with a label, in evaluation mode, and their labels (N,) int64.
+
+    Args:
+        model: whose labels they are.
+        values_of: maps a batch without its labels to (B, N).
+        inputs: batches with "labels", or raw inputs with ``processing_class`` and ``labels``.
+        processing_class: tokenizer, image processor or feature extractor.
+        labels: id or name of each raw input.
+        batch_size: raw inputs per forward pass.
+        progress: show a progress bar.
+        description: of the progress bar.
+
+    Raises:
+        ValueError: no rows, or a label that is not the model's.
+    """
+    batches: Any = inputs
+    if processing_class is not None:
+        listed, ids = as_list(inputs, model.task), _ids(model, labels)
+        batches = _LabelledBatches(model, listed, processing_class, ids, batch_size)
+    values, ids = collect(model, values_of, batches, model.device, progress, description)[:2]
+    values, ids = finite_rows(values, class_ids(ids))
+    number = model.label_table.num_labels
+    wrong = ids[(ids != IGNORE_INDEX) & ((ids < 0) | (ids >= number))]
+    if len(wrong):
+        raise ValueError(f"A row has label {int(wrong[0])}, but the model's labels are 0…{number - 1}.")
+    return values[ids != IGNORE_INDEX], ids[ids != IGNORE_INDEX]
+
+
+def of_all_ranks(values: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Values (N, …) and labels (N,) of the rows of all ranks, once where each rank was given all of them."""
+    parts, ids = rows_of_ranks(values), rows_of_ranks(labels)
+    alike = all(torch.equal(part, ids[0]) for part in ids)  # parts of the data would differ in their values
     if alike and all(torch.allclose(part, parts[0], rtol=1e-3, atol=1e-5) for part in parts):
         return parts[0], ids[0]
     return torch.cat(parts), torch.cat(ids)
