@@ -70,8 +70,8 @@ def by_part(predicted: Tensor, labels: Tensor, place: np.ndarray) -> dict[str, f
     return {PARTS[0]: float(shares.mean())} | {PARTS[i + 1]: float(shares[third == i].mean()) for i in range(3)}
 
 
-def regressions(rows: Rows, names: list[str], wanted: set[str]) -> Iterable[tuple[str, Tensor]]:
-    """Logits (N, C) of the test rows by each of `REGRESSIONS` that is wanted."""
+def regressions(rows: Rows, names: list[str]) -> Iterable[tuple[str, Tensor]]:
+    """Logits (N, C) of the test rows by each of `REGRESSIONS`."""
     model = build_model("minilm_pooled", rows, names, 0, False).eval()
     head = stock_head(model).name
     with torch.no_grad():
@@ -127,11 +127,8 @@ def measure(args: argparse.Namespace) -> None:
             data, place = tailed(whole, args.most, args.least, seed)
             rows = model_spec("minilm_pooled").rows(data, False)
             labels = torch.as_tensor(rows.test["labels"][:])
-            missing = {
-                name for name in (*METHODS, *REGRESSIONS) if (dataset, name, seed, args.steps) not in done
-            }
-
-            def note(name: str, logits: Tensor, seconds: float) -> None:
+            missing = [name for name in (*REGRESSIONS, *METHODS) if (dataset, name, seed, args.steps) not in done]
+            for name, logits, seconds in results(missing, rows, data.names, seed, args):
                 line = {"dataset": dataset, "method": name, "seed": seed, "steps": args.steps}
                 line |= {"rows": len(rows.train), "seconds": round(seconds, 1)}
                 line |= {part: round(value, 3) for part, value in by_part(logits.argmax(dim=1), labels, place).items()}
@@ -139,15 +136,17 @@ def measure(args: argparse.Namespace) -> None:
                 with args.output.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(line) + "\n")
 
-            if missing.intersection(REGRESSIONS):
-                for name, logits in regressions(rows, data.names, missing):
-                    if name in missing:
-                        note(name, logits, 0.0)
-            for name, method in METHODS.items():
-                if name in missing:
-                    started = time.perf_counter()
-                    logits = trained(method, rows, data.names, seed, args)
-                    note(name, logits, time.perf_counter() - started)
+
+def results(
+    missing: list[str], rows: Rows, names: list[str], seed: int, args: argparse.Namespace
+) -> Iterable[tuple[str, Tensor, float]]:
+    """Method, logits (N, C) of the test rows, and seconds of training; regressions count none."""
+    if not set(missing).isdisjoint(REGRESSIONS):
+        yield from ((name, logits, 0.0) for name, logits in regressions(rows, names) if name in missing)
+    for name in (name for name in METHODS if name in missing):
+        started = time.perf_counter()
+        logits = trained(METHODS[name], rows, names, seed, args)
+        yield name, logits, time.perf_counter() - started
 
 
 def key_of(line: dict[str, Any]) -> tuple[str, str, int, int]:
