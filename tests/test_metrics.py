@@ -221,5 +221,7 @@ def test_evaluate_loads_the_measures_from_the_package_offline(tmp_path):
 def test_every_measure_of_the_list_has_its_file_and_others_are_named():
     for name in metrics.modules.MODULES:
         assert Path(metrics.path(name)).is_file()
-    with pytest.raises(ValueError, match=r"no measure 'f1': choose one of auac, expected_calibration_error, learning_speed"):
+    with pytest.raises(
+        ValueError, match=r"no measure 'f1': choose one of auac, expected_calibration_error, learning_speed"
+    ):
         metrics.path("f1")

@@ -83,7 +83,7 @@ def test_equal_frequencies_change_nothing(tiny_config, tmp_path):
 
 
 def test_a_training_with_very_many_labels_has_the_same_loss(tiny_config, tmp_path, monkeypatch):
-    """Without the matrix of logits the prior is added block by block: left out there, only large models would miss it."""
+    """Without the matrix of logits the prior is added block by block: only large models would miss it there."""
     rows = TRAIN.select([row for row, label in enumerate(TRAIN["labels"]) if label != 1 or row < 40])
     plain = first_pull_loss(tiny_config, tmp_path, rows)
     whole = first_pull_loss(tiny_config, tmp_path, rows, lwal_prior="train")
