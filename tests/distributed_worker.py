@@ -201,7 +201,7 @@ def sum_over_ranks(folder: Path) -> dict[str, Any]:
 
 
 def rejection(folder: Path) -> dict[str, Any]:
-    """Radii and temperatures from rows of which the ranks have unlike numbers and classes, and from all on every rank."""
+    """Radii and temperatures from rows of which the ranks have unlike numbers and classes, and from all rows."""
     model, rows = build("bert"), rows_for("bert", 61, seed=3).sort("labels")
     model.initialize_labels([rows_for("bert", 40).with_format("torch")[:]], progress=False)
     parts = [rows] if WORLD_SIZE == 1 else [rows.select(range(23)), rows.select(range(23, 61))]

@@ -107,7 +107,7 @@ def test_what_cannot_be_counted_and_what_it_means_nothing_to(tiny_config, tmp_pa
     """A prior that is asked for and silently not there is believed to act."""
     stream = IterableDataset.from_generator(lambda: iter(TRAIN.select(range(32))))
     trainer = LwALTrainer(lwal(tiny_config), arguments(tmp_path, lwal_prior="train"), train_dataset=stream)
-    with pytest.raises(ValueError, match=r"counts the labels of all training rows, which a IterableDataset does not"):
+    with pytest.raises(ValueError, match=r"counts the labels of all training rows, which IterableDataset does not"):
         trainer.train()
     with pytest.raises(ValueError, match="lwal_prior is 'test', but it must be train or uniform"):
         LwALTrainer(lwal(tiny_config), arguments(tmp_path, lwal_prior="test"), train_dataset=TRAIN)

@@ -63,6 +63,7 @@ class Calibration:
                 f"{len(rows)} of {len(ids)} rows have one."
             )
         places = usable.cumsum(0) - 1  # (C,) of the labels that can be predicted
-        temperature = fit_label_temperature(table(embeddings[rows])[:, usable].double(), places[ids[rows]])
+        logits = table(embeddings[rows])[:, usable].cpu().double()  # not every device has float64
+        temperature = fit_label_temperature(logits, places[ids[rows]].cpu())
         table.set_scale(float(table.scale) / temperature)
         return temperature

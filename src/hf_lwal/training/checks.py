@@ -110,7 +110,7 @@ def log_prior(trainer: HookedTrainer, names: dict[int, str]) -> Tensor | None:
     if labels is None:
         kind = type(trainer.train_dataset).__name__
         raise ValueError(
-            f"lwal_prior='train' counts the labels of all training rows, which a {kind} does not tell: give a "
+            f"lwal_prior='train' counts the labels of all training rows, which {kind} does not tell: give a "
             "datasets.Dataset with a label column, or leave lwal_prior out."
         )
     return log_frequencies(ids_of(labels, names), len(names)).to(trainer.args.device)
