@@ -40,7 +40,8 @@ from hf_lwal.modeling.heads import run_without_head
 from hf_lwal.objectives.stock import stock_head
 
 DOMAINS = 10
-SHRINKAGES = (1e-3, 1e-2, 0.1, 0.3)
+SHRINKAGE = 0.1
+"""Share of the identity in the covariance; from 0.01 to 0.3 accuracies at the end differ by half a point."""
 Predict = Callable[[Tensor], Tensor]
 
 
@@ -102,9 +103,8 @@ def passed(stream: Stream, rows: Rows, forward: Predict, size: int = 128) -> Ten
 class Lda:
     """Streaming linear discriminant analysis: class means, and one covariance for all (Hayes & Kanan, 2020)."""
 
-    def __init__(self, shrinkage: float) -> None:
-        self.shrinkage, self.means, self.rows = shrinkage, torch.zeros(0), 0
-        self.covariance = torch.zeros(0)
+    def __init__(self) -> None:
+        self.means, self.covariance, self.rows = torch.zeros(0), torch.zeros(0), 0
 
     def add(self, features: Tensor, labels: Tensor) -> None:
         """Classes that follow on those before."""
@@ -120,22 +120,9 @@ class Lda:
     def scores(self, features: Tensor) -> Tensor:
         """(N, C) float64, highest for the likeliest class."""
         size = self.covariance.trace() / len(self.covariance)
-        shrunk = (1 - self.shrinkage) * self.covariance + self.shrinkage * size * torch.eye(len(self.covariance))
-        weight = torch.linalg.solve(shrunk.double(), self.means.T.double())  # (H, C)
+        shrunk = torch.lerp(self.covariance, size * torch.eye(len(self.covariance)).double(), SHRINKAGE)
+        weight = torch.linalg.solve(shrunk, self.means.T.double())  # (H, C)
         return features.double() @ weight - 0.5 * (self.means.T * weight).sum(dim=0)
-
-
-def chosen_shrinkage(features: Tensor, labels: Tensor) -> float:
-    """The best of `SHRINKAGES` on a third of the first domain's rows, the others of which make the classifier."""
-    place = torch.from_numpy(rank_in_class(labels.numpy()))
-    own, held = place % 3 > 0, place % 3 == 0
-
-    def accuracy(shrinkage: float) -> float:
-        lda = Lda(shrinkage)
-        lda.add(features[own], labels[own])
-        return float((lda.scores(features[held]).argmax(dim=1) == labels[held]).double().mean())
-
-    return max(SHRINKAGES, key=accuracy)
 
 
 class Record:
@@ -171,8 +158,7 @@ def growing(stream: Stream, features_of: Predict, kinds: tuple[str, ...]) -> dic
     test = passed(stream, stream.test, features_of)
     train = passed(stream, stream.train, features_of)
     labels, width = stream.train.labels, stream.width
-    first = labels < width
-    lda = Lda(chosen_shrinkage(train[first], labels[first]))
+    lda = Lda()
     records = {kind: Record(stream) for kind in kinds}
     for domain in range(DOMAINS):
         last = (domain + 1) * width
@@ -299,7 +285,7 @@ def gaussian_replay(stream: Stream, model: Any, drift: str, steps: int, rate: fl
         model.eval()
         return passed(stream, rows, lambda batch: model.start_values(dict(batch)))
 
-    lda = Lda(1e-1)
+    lda = Lda()
     for domain in range(DOMAINS):
         new = stream.train.of(domain * width, (domain + 1) * width)
         before = features_of(new)

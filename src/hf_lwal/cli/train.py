@@ -89,7 +89,7 @@ class TrainOptions:
     )
     calibrate: bool = option(
         False,
-        "then fit one temperature to the validation rows, so that probabilities tell how often they are right",
+        "after training, fit one temperature to the validation rows: probabilities then say how often they are right",
     )
     resume: bool = option(False, "continue from the newest complete checkpoint in the output folder")
     overwrite: bool = option(False, "start anew in an output folder that is not empty; its checkpoints are deleted")
