@@ -166,6 +166,12 @@ KINDS = {
 }
 
 
+def places(kind):
+    """Command-line arguments that name the model and the data, for scripts that train nothing."""
+    datasets.config.HF_DATASETS_CACHE = folder()
+    return [str(argument) for argument in KINDS[kind]()]
+
+
 def arguments(kind, trainer=True):
     """Command-line arguments of a smoke run, to stand before the given ones, which then win.
 
@@ -173,6 +179,5 @@ def arguments(kind, trainer=True):
         kind: key of `KINDS`.
         trainer: whether the script takes all of transformers' training arguments.
     """
-    datasets.config.HF_DATASETS_CACHE = folder()
     loop = [*LOOP, "--output_dir", folder() / "out", *(TRAINER if trainer else [])]
-    return [str(argument) for argument in (*loop, *KINDS[kind]())]
+    return [*map(str, loop), *places(kind)]

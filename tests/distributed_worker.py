@@ -201,17 +201,19 @@ def sum_over_ranks(folder: Path) -> dict[str, Any]:
 
 
 def rejection(folder: Path) -> dict[str, Any]:
-    """Radii and scatter from rows of which the ranks have unlike numbers and classes, and from all rows on every rank."""
+    """Radii, scatter and temperatures from rows of which the ranks have unlike numbers and classes, and from all."""
     model, rows = build("bert"), rows_for("bert", 61, seed=3).sort("labels")
     model.initialize_labels([rows_for("bert", 40).with_format("torch")[:]], progress=False)
     parts = [rows] if WORLD_SIZE == 1 else [rows.select(range(23)), rows.select(range(23, 61))]
     given = {"parts": parts[dist.get_rank() if len(parts) > 1 else 0], "whole": rows}
     batches = {name: list(part.with_format("torch").iter(8)) for name, part in given.items()}
-    found, table = {}, model.label_table
+    radii, temperatures, table = {}, {}, model.label_table
     for name, part in batches.items():
-        radii = model.fit_rejection(part, progress=False)
-        found[name] = torch.cat([radii, table.rejection_edges, table.row_scatter])
-    return found
+        measured = model.fit_rejection(part, progress=False)
+        radii[name] = torch.cat([measured, table.rejection_edges, table.row_scatter])
+        model.label_table.set_scale(30.0)
+        temperatures[f"{name}, temperature"] = torch.tensor(model.calibrate(part, progress=False))
+    return radii | temperatures
 
 
 def unlike_starts(folder: Path) -> dict[str, Any]:

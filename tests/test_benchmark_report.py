@@ -50,8 +50,9 @@ LINES = [
     line("one_hot", 0.01, 1, [0.1, 0.2, 0.3]),  # not the tuned reference
     line("one_hot", 0.01, 2, [0.1, 0.2, 0.3]),
     # 96 start rows at a third are one step of 32: the reference's 80 is reached at 11, its 70 at 21.
-    line("default", 0.1, 1, [0.3, 0.8, 0.9], start_samples=96),
-    line("default", 0.1, 2, [0.3, 0.65, 0.75], start_samples=96),
+    # Those of one_hot are from before calibration errors were measured.
+    line("default", 0.1, 1, [0.3, 0.8, 0.9], start_samples=96) | {"calibration_error": 0.05},
+    line("default", 0.1, 2, [0.3, 0.65, 0.75], start_samples=96) | {"calibration_error": 0.03},
     line("half", 0.1, 1, [0.1, 0.2, 0.8]),
     line("half", 0.1, 2, [0.1, 0.2, 0.3]),
     line("late", 0.1, 1, [0.1, 0.2, 0.3]),
@@ -79,13 +80,13 @@ def markdown_rows(text, first):
 
 def test_measures_equal_those_computed_by_hand(table):
     rows = markdown_rows(markdown([table], {}), "learning rate")
-    # learning rate, step 0, best, final, AUAC, macro-F1, steps to reference, steps saved, time saved, seconds, seeds
+    # learning rate, step 0, best, final, AUAC, macro-F1, ECE, steps to reference, steps and time saved, seconds, seeds
     assert rows["one_hot"] == [
-        *("0.1", "10.0 ± 0.0", "75.0 ± 7.1", "75.0 ± 7.1", "65.0 ± 0.0", "50.0 ± 0.0"),
+        *("0.1", "10.0 ± 0.0", "75.0 ± 7.1", "75.0 ± 7.1", "65.0 ± 0.0", "50.0 ± 0.0", "–"),
         *("20 ± 0", "0 ± 0", "0 ± 0", "5.0 ± 0.0", "2/2"),
     ]
     assert rows["default"] == [
-        *("0.1", "**30.0 ± 0.0**", "**82.5 ± 10.6**", "**82.5 ± 10.6**", "**77.5 ± 10.6**", "50.0 ± 0.0"),
+        *("0.1", "**30.0 ± 0.0**", "**82.5 ± 10.6**", "**82.5 ± 10.6**", "**77.5 ± 10.6**", "50.0 ± 0.0", "4.0 ± 1.4"),
         # Of 5 s the reference's seed 1 takes all; half of the training after 1 s of start is 3 s.
         *("16 ± 7", "20 ± 35", "20 ± 28", "5.0 ± 0.0", "2/2"),
     ]
@@ -93,14 +94,14 @@ def test_measures_equal_those_computed_by_hand(table):
 
 def test_what_was_reached_by_some_seeds_and_by_none(table):
     rows = markdown_rows(markdown([table], {}), "learning rate")
-    assert rows["half"][6:9] == ["20 (1/2)", "0 (1/2)", "0 (1/2)"]
-    assert rows["late"][6:9] == ["–", "–", "–"]
+    assert rows["half"][7:10] == ["20 (1/2)", "0 (1/2)", "0 (1/2)"]
+    assert rows["late"][7:10] == ["–", "–", "–"]
 
 
 def test_what_did_not_run_and_what_failed(table):
     rows = markdown_rows(markdown([table], {}), "learning rate")
-    assert rows["absent"] == ["–", *["not run"] * 9, "0/2"]
-    assert rows["broken"] == ["–", *["failed"] * 9, "0/1"]
+    assert rows["absent"] == ["–", *["not run"] * 10, "0/2"]
+    assert rows["broken"] == ["–", *["failed"] * 10, "0/1"]
 
 
 def test_every_learning_rate_names_its_winner(table):
@@ -143,7 +144,7 @@ def test_a_later_success_replaces_a_failure(table):
 def test_without_a_reference_nothing_is_compared():
     (found,) = tables([one for one in LINES if not one["key"].startswith("one_hot")], {})
     rows = markdown_rows(markdown([found], {}), "learning rate")
-    assert rows["default"][6:9] == ["not run"] * 3
+    assert rows["default"][7:10] == ["not run"] * 3
 
 
 def test_settings_have_tables_of_their_own():

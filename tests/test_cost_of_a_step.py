@@ -282,8 +282,9 @@ def test_a_first_step_that_is_skipped_decides_nothing(monkeypatch):
     smoothing=st.sampled_from([0.0, 0.1]),
     weighted=st.booleans(),
     unseen=st.integers(0, 3),
+    shifted=st.booleans(),
 )
-def test_blocks_give_the_loss_of_all_logits(seed, rows, num_labels, block, smoothing, weighted, unseen):
+def test_blocks_give_the_loss_of_all_logits(seed, rows, num_labels, block, smoothing, weighted, unseen, shifted):
     """Loss and gradients, with classes that have no mean, a row on its label vector, and one without a label."""
     generator = torch.Generator().manual_seed(seed)
     table = LabelTable(num_labels, 6, 6)
@@ -296,6 +297,7 @@ def test_blocks_give_the_loss_of_all_logits(seed, rows, num_labels, block, smoot
     embeddings[0] = vectors[labels[0]]
     labels[-1] = -100 if rows > 1 else labels[-1]
     weights = torch.rand(num_labels, generator=generator) if weighted else None
+    shift = 3.0 * torch.rand(num_labels, generator=generator) if shifted else None
     upstream = torch.rand(rows, generator=generator)
 
     def gradients(losses):
@@ -309,10 +311,9 @@ def test_blocks_give_the_loss_of_all_logits(seed, rows, num_labels, block, smoot
             "hf_lwal.modeling.label_table.blockwise_cross_entropy",
             lambda *args, **kwargs: blockwise_cross_entropy(*args, **kwargs, block=block),
         )
-        found = gradients(table.row_losses(embeddings, vectors, labels, smoothing, weights))
-    expected = gradients(
-        cross_entropy(table(embeddings, vectors, labels), labels, smoothing, weights, reduction="none")
-    )
+        found = gradients(table.row_losses(embeddings, vectors, labels, smoothing, weights, shift))
+    logits = table(embeddings, vectors, labels) + (0.0 if shift is None else shift)
+    expected = gradients(cross_entropy(logits, labels, smoothing, weights, reduction="none"))
     for one, other in zip(found, expected, strict=True):
         assert torch.allclose(one, other, rtol=1e-4, atol=2e-5)
 

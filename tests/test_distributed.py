@@ -217,6 +217,15 @@ def test_gradient_of_a_sum_over_ranks(torchrun_folder):
 
 
 @pytest.mark.parametrize("case", ["parts", "whole"])
+def test_the_temperature_of_the_probabilities(torchrun_folder, tmp_path, case):
+    """Ranks that each fit it to their own part would save one model and predict with others."""
+    one, other = (rank[f"{case}, temperature"] for rank in both_ranks(torchrun_folder, "rejection"))
+    assert torch.equal(one, other)
+    assert torch.allclose(one, in_one_process("rejection", tmp_path)[f"{case}, temperature"], rtol=1e-5)
+    assert abs(float(one) - 1.0) > 0.1
+
+
+@pytest.mark.parametrize("case", ["parts", "whole"])
 def test_radii_for_rejection(torchrun_folder, tmp_path, case):
     """Ranks that each measure their own part end with unlike radii; rows that every rank has must count once."""
     one, other = (rank[case] for rank in both_ranks(torchrun_folder, "rejection"))

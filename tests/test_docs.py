@@ -27,7 +27,7 @@ DOCS = PROJECT / "docs"
 PAGES = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
 PUBLIC_MODULES = [
     *("modeling.functional", "objectives.Objective", "metrics", "hierarchy", "plots"),
-    *("modeling.open_set", "modeling.label_editing", "modeling.export"),
+    *("modeling.open_set", "modeling.calibration", "modeling.label_editing", "modeling.export"),
 ]
 
 

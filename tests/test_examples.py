@@ -16,6 +16,7 @@ from launchers import ACCELERATE, launch
 from peft import PeftModel
 from PIL import Image
 from scipy.stats import rankdata
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from tiny_wordnet import write_wordnet
 from toy import separable_text
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline, set_seed
@@ -25,6 +26,7 @@ from hf_lwal.cli.main import main as hf_lwal
 from hf_lwal.data import load_embedded
 from hf_lwal.errors import CommandError
 from hf_lwal.metrics import structure_correlation
+from hf_lwal.modeling.inference import start_values
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -377,6 +379,32 @@ def test_open_set_with_labels_left_out(tmp_path):
     assert set(table["truth"]) == {"book_flight", "timer", "transfer", "translate", "weather", "unknown"}
     assert set(table["nearest"]) <= set(table["truth"]) - {"unknown"}
     assert "8 unknown texts" in done.stdout
+
+
+def test_class_incremental(run, capsys):
+    """Group after group must end at the classifier that linear discriminant analysis makes of all rows at once."""
+    folder = run("class_incremental.py", "--shrinkage", "0.2")
+    lines = [
+        line for line in capsys.readouterr().out.splitlines() if line.startswith(("banking", "travel", "utility"))
+    ]
+    assert [int(line.split()[1]) for line in lines] == [2, 4, 6]
+    model, tokenizer = AutoModelForLwALClassification.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    names = sorted(DOMAINS)
+    assert sorted(model.config.label_names.values()) == names
+    rows = {
+        split: [(text, name) for name in names for text in texts_of(name, split)[:count]]
+        for split, count in (("train", 16), ("test", 8))
+    }
+    features = {
+        split: start_values(model, [text for text, _ in part], tokenizer, 64).numpy() for split, part in rows.items()
+    }
+    lda = LinearDiscriminantAnalysis(solver="eigen", shrinkage=0.2, priors=[1 / 6] * 6)
+    lda.fit(features["train"], [name for _, name in rows["train"]])
+    answers = [answer[0]["label"] for answer in model.predict([text for text, _ in rows["test"]], tokenizer)]
+    assert answers == lda.predict(features["test"]).tolist()
+    right = np.mean([answer == name for answer, (_, name) in zip(answers, rows["test"], strict=True)])
+    assert float(lines[-1].split()[-1]) == pytest.approx(100 * right, abs=0.051)
+    assert right > 1 / 3
 
 
 DOMAINS = {"balance": 0, "book_flight": 1, "timer": 2, "transfer": 0, "translate": 1, "weather": 2}

@@ -192,6 +192,7 @@ print(json.dumps({{
     **load("learning_speed").compute(predictions=[0.2, 0.6], references=[0.3, 0.5], x=[10, 40]),
     **load("structure_correlation").compute(**pair),
     **load("mds_disparity").compute(**pair),
+    **load("expected_calibration_error").compute(predictions=[[0.8, 0.2], [0.2, 0.8]], references=[0, 0]),
 }}))
 """
 
@@ -213,11 +214,14 @@ def test_evaluate_loads_the_measures_from_the_package_offline(tmp_path):
         "percent_reduced": 0.0,
         "structure_correlation": pytest.approx(case["structure_correlation"], abs=1e-6),
         "mds_disparity": pytest.approx(disparity, abs=1e-3),
+        "expected_calibration_error": pytest.approx(0.3),
     }
 
 
 def test_every_measure_of_the_list_has_its_file_and_others_are_named():
     for name in metrics.modules.MODULES:
         assert Path(metrics.path(name)).is_file()
-    with pytest.raises(ValueError, match=r"no measure 'f1': choose one of auac, learning_speed"):
+    with pytest.raises(
+        ValueError, match=r"no measure 'f1': choose one of auac, expected_calibration_error, learning_speed"
+    ):
         metrics.path("f1")

@@ -11,7 +11,8 @@ from matplotlib.transforms import Bbox
 
 from hf_lwal import plots
 from hf_lwal.hierarchy import label_distances, label_drift, leaf_order, linkage
-from hf_lwal.plots import curves, figures, maps, trees
+from hf_lwal.metrics import reliability_curve
+from hf_lwal.plots import curves, figures, maps, reliability, trees
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -266,6 +267,23 @@ def test_logged_drift_is_what_the_trainer_logged(tmp_path):
     assert "<svg" in path.read_text(encoding="utf-8")
 
 
+def test_a_reliability_diagram_shows_the_bins_that_have_rows(monkeypatch, tmp_path):
+    """An empty bin drawn at 0 would look like the worst there is; a small point must not look like a large one."""
+    curve = reliability_curve([[0.9, 0.1]] * 8 + [[0.6, 0.4]], [0] * 6 + [1] * 2 + [0])
+    axes = drawn(monkeypatch, reliability, plots.plot_reliability, {"a": curve, "none": _NO_ROWS}, "r.png")
+    upper, lower = axes.figure.axes
+    diagonal, line = upper.get_lines()
+    assert diagonal.get_xdata().tolist() == diagonal.get_ydata().tolist() == [0.0, 1.0]
+    np.testing.assert_allclose(line.get_xydata(), [[0.6, 1.0], [0.9, 0.75]])
+    small, large = upper.collections[0].get_sizes()
+    assert large > 2 * small
+    assert line.get_label() == f"a: error {100 * curve.error:.1f} %"
+    assert lower.patches[0].get_data().values.sum() == pytest.approx(100.0)
+
+
+_NO_ROWS = reliability_curve([[1.0, 0.0]], [-100])
+
+
 @pytest.mark.parametrize("number", [8, 100])
 def test_names_on_a_map_do_not_cover_each_other(monkeypatch, number):
     vectors = np.random.default_rng(0).normal(size=(number, 16))
@@ -307,6 +325,7 @@ def test_a_failed_save_leaves_the_old_picture(tmp_path, monkeypatch):
         (lambda path: plots.plot_label_map(np.eye(2), ["a", "b"], path, groups=["x"]), "groups .* expected 2, got 1"),
         (lambda path: plots.plot_learning_curves({"a": [(0, 1.0)]}, path, reference="b"), "reference .* got 'b'"),
         (lambda path: plots.plot_label_drift([], path), "drift is empty"),
+        (lambda path: plots.plot_reliability({"a": _NO_ROWS}, path), "there are no rows to draw"),
         (lambda path: plots.plot_learning_curves({"a": [(0, 1.0)]}, path.with_suffix(".bmp")), "end in one of .png"),
     ],
 )

@@ -27,6 +27,7 @@ from hf_lwal.cli.train_flags import build_arguments, training_values
 from hf_lwal.cli.train_model import Job, choose_start
 from hf_lwal.data import load_embedded
 from hf_lwal.errors import CommandError
+from hf_lwal.metrics import expected_calibration_error
 from hf_lwal.training.checkpoints import last_complete_checkpoint
 
 NUM_LABELS = 4
@@ -127,6 +128,57 @@ def test_a_run_leaves_everything_a_user_needs(finished):
     assert [entry["step"] for entry in log["log_history"] if "eval_accuracy" in entry] == [9, 18, 27], "every epoch"
 
 
+@pytest.fixture(scope="module")
+def calibrated(text_file, bert_folder, tmp_path_factory):
+    """Output folder and printed text of a training whose probabilities were calibrated."""
+    output = tmp_path_factory.mktemp("calibrated") / "out"
+    return output, run(words(text_file, bert_folder, output, "--calibrate", "--test-share=0.3", "--max-steps=12"))
+
+
+def test_calibrated_probabilities_are_those_of_the_saved_model(calibrated, text_file, tokenizer):
+    """A temperature that is fitted and reported, but not saved, would be of no use; nor one of other rows."""
+    output, printed = calibrated
+    found, temperature = results(output), results(output)["temperature"]
+    newest = AutoModelForLwALClassification.from_pretrained(last_complete_checkpoint(output))
+    saved = AutoModelForLwALClassification.from_pretrained(output)
+    assert saved.label_table.scale.item() * temperature == pytest.approx(newest.label_table.scale.item(), rel=1e-5)
+    assert abs(temperature - 1.0) > 1e-3
+    rows = load_rows(str(text_file), test_share=0.3, seed=42)
+    batch = tokenizer(rows.test["text"][:], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        logits = saved.eval()(**batch).logits
+    for factor, name in ((1.0, "test_calibration_error"), (temperature, "test_calibration_error_before")):
+        error = expected_calibration_error((factor * logits).softmax(dim=1), rows.test["label"][:])
+        assert found[name] == pytest.approx(error, abs=1e-4)
+    assert "Calibrated on the validation rows, which also chose the checkpoint, with temperature" in printed
+    assert " ECE  test accuracy" in printed
+    assert yaml.safe_load((output / "train.yaml").read_text(encoding="utf-8"))["calibrate"] is True
+    card = (output / "README.md").read_text(encoding="utf-8")
+    assert f"one temperature, {temperature:.3g}, was fitted to the evaluation rows, which also chose these" in card
+    assert "](reliability.png)" in card
+    assert "| Expected calibration error before calibration |" in card
+    with Image.open(output / "reliability.png") as picture:
+        assert min(picture.size) > 300
+
+
+def test_without_calibration_the_card_promises_nothing(finished):
+    output, _ = finished
+    card = (output / "README.md").read_text(encoding="utf-8")
+    assert "they do not say how often it is right" in card
+    assert "](reliability.png)" in card
+    assert "eval_calibration_error" in results(output)
+    assert "eval_calibration_error_before" not in results(output)
+
+
+def test_what_has_no_label_table_cannot_be_calibrated(text_file, bert_folder, tmp_path, capsys):
+    """It must be said before hours of training, not after."""
+    flags = words(text_file, bert_folder, tmp_path / "out", "--calibrate", "--label-method=one_hot")
+    assert main([str(word) for word in flags]) == 2
+    line = last_line(capsys, "hf-lwal train: ")
+    assert "--calibrate sets the scale of a label table, which a model trained with label_method one_hot" in line
+    assert not (tmp_path / "out" / "model.safetensors").exists()
+
+
 def test_the_table_shows_what_the_saved_models_score(finished, tokenizer):
     """Numbers of another checkpoint than the saved one would be a promise that the model does not keep."""
     output, printed = finished
@@ -146,8 +198,8 @@ def test_the_table_shows_what_the_saved_models_score(finished, tokenizer):
     main_line, control_line = (
         line.split() for line in printed.splitlines() if line.startswith(("LwAL ", "one-hot from"))
     )
-    assert float(main_line[3]) == pytest.approx(100 * results(output)["test_accuracy"], abs=0.06)
-    assert float(control_line[-2]) == pytest.approx(100 * results(output / "control")["test_accuracy"], abs=0.06)
+    assert float(main_line[4]) == pytest.approx(100 * results(output)["test_accuracy"], abs=0.06)
+    assert float(control_line[-3]) == pytest.approx(100 * results(output / "control")["test_accuracy"], abs=0.06)
     assert results(output)["control_test_accuracy"] == results(output / "control")["test_accuracy"]
 
 

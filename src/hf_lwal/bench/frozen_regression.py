@@ -46,7 +46,11 @@ class Regression(NamedTuple):
 
 
 def fit_regression(
-    features: Tensor, labels: Tensor, num_labels: int, strengths: Iterable[float] = INVERSE_STRENGTHS
+    features: Tensor,
+    labels: Tensor,
+    num_labels: int,
+    strengths: Iterable[float] = INVERSE_STRENGTHS,
+    balanced: bool = False,
 ) -> Regression:
     """Fit a logistic regression whose strength of regularisation has the best accuracy in cross-validation.
 
@@ -55,6 +59,7 @@ def fit_regression(
         labels: (N,) int64; rows with -100 are left out.
         num_labels: C.
         strengths: to choose from; where no class has a row to spare, the middle one is taken.
+        balanced: weigh rows so that every class counts as much, and choose by the mean accuracy of the classes.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import StratifiedKFold, cross_val_score
@@ -67,7 +72,7 @@ def fit_regression(
     scaled = ((rows - centre) / size).numpy()
 
     def model(strength: float) -> Any:
-        return LogisticRegression(C=strength, max_iter=1000)
+        return LogisticRegression(C=strength, max_iter=1000, class_weight="balanced" if balanced else None)
 
     grid = list(strengths)
     least = int(np.unique(ids, return_counts=True)[1].min())
@@ -76,7 +81,11 @@ def fit_regression(
         places = stratified_indices(ids.tolist(), max(LARGEST_VALIDATION, 2 * len(np.unique(ids))), seed=0)
         some, names = scaled[places], ids[places]
         folds = StratifiedKFold(min(FOLDS, int(np.unique(names, return_counts=True)[1].min())))
-        found = {strength: cross_val_score(model(strength), some, names, cv=folds).mean() for strength in grid}
+        score = "balanced_accuracy" if balanced else "accuracy"
+        found = {
+            strength: cross_val_score(model(strength), some, names, cv=folds, scoring=score).mean()
+            for strength in grid
+        }
         best = max(found, key=found.__getitem__)
     fitted = model(best).fit(scaled, ids)
     weight, bias = _of_all_classes(fitted, num_labels)

@@ -21,7 +21,7 @@ STRUCTURE = {
 }
 """Measure of label vectors → distance → column."""
 COLUMNS = (
-    *("method", "learning rate", *CONTESTED, "macro-F1"),
+    *("method", "learning rate", *CONTESTED, "macro-F1", "ECE"),
     *("steps to reference", "steps saved, %", "time saved, %", "training, s", "seeds"),
 )
 
@@ -49,7 +49,8 @@ def tuned_rows(table: Table, mark: Callable[[str], str]) -> list[list[str]]:
             continue
         shown = [_marked(entry[name], winner, mark) for name, winner in winners.items()]
         start, speed = [entry.method, f"{entry.learning_rate:g}"], speed_cells(table, entry)
-        rows.append([*start, *shown, spread(entry["macro-F1"]), *speed, spread(entry["training, s"]), seeds])
+        others = (spread(entry["macro-F1"]), spread(entry["ECE"]))
+        rows.append([*start, *shown, *others, *speed, spread(entry["training, s"]), seeds])
     return rows
 
 
@@ -113,6 +114,7 @@ def markdown(tables: Sequence[Table], pictures: Mapping[Setting, str]) -> str:
 EXPLANATION = f"""Test accuracies in percent, mean ± standard deviation over seeds; the highest mean is bold, as are
 all that look the same. **step 0**: before the first step. **best** and **final**: the best evaluation and the last.
 **AUAC**: the mean over all evaluations after the first step.
+**ECE**: expected calibration error of the last evaluation, percent between how sure and how often right, 0 at best.
 **steps to reference**: optimizer steps until the best accuracy of `{REFERENCE}` at its best learning rate is reached,
 seed by seed; a row of a start pass counts as a third of a training row. **steps saved**: percent of the steps that the
 reference itself needed; **time saved**: the same for seconds of training. {NEVER}: never reached; (2/3): reached with
@@ -234,5 +236,12 @@ def csv_text(tables: Sequence[Table]) -> str:
     return pandas.DataFrame(rows, dtype=object).to_csv(index=False, lineterminator="\n")
 
 
-CSV_MEASURES = {"first": "step 0", "best": "best", "final": "final", "auac": "AUAC", "f1_macro": "macro-F1"}
+CSV_MEASURES = {
+    "first": "step 0",
+    "best": "best",
+    "final": "final",
+    "auac": "AUAC",
+    "f1_macro": "macro-F1",
+    "calibration_error": "ECE",
+}
 """Column of the CSV → measure."""

@@ -50,6 +50,7 @@ class Run(NamedTuple):
         rows: "train" and "test".
         device: processor or GPU.
         structure: what `structure.measure_structure` found, or None.
+        calibration_error: percent, at the end; None where it was not measured.
     """
 
     seed: int
@@ -61,6 +62,7 @@ class Run(NamedTuple):
     rows: Mapping[str, int]
     device: str
     structure: Mapping[str, Any] | None = None
+    calibration_error: float | None = None
 
     @property
     def accuracies(self) -> list[float]:
@@ -68,12 +70,13 @@ class Run(NamedTuple):
         return [accuracy for _, accuracy in self.curve[1:]]
 
 
-MEASURES: dict[str, Callable[[Run], float]] = {
+MEASURES: dict[str, Callable[[Run], float | None]] = {
     "step 0": lambda run: run.curve[0][1],
     "best": lambda run: max(run.accuracies),
     "final": lambda run: run.accuracies[-1],
     "AUAC": lambda run: auac(run.accuracies),
     "macro-F1": lambda run: run.f1_macro,
+    "ECE": lambda run: run.calibration_error,
     "training, s": lambda run: run.seconds["training"] + run.seconds["start"],
 }
 """Column → measure of a training; ``training, s`` leaves evaluations out."""
@@ -235,6 +238,7 @@ def _run(record: Mapping[str, Any]) -> Run:
         rows=record["rows"],
         device=record["machine"]["device"],
         structure=record.get("structure"),
+        calibration_error=None if (error := record.get("calibration_error")) is None else 100.0 * error,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from ..metrics import AccuracyAndF1
 from ..metrics.running_time import Times, running_times
 from ..modeling.heads import find_head
 from ..modeling.modeling_lwal import LwALPreTrainedModel
@@ -31,11 +32,12 @@ class ComparisonTrainer(LwALTrainer):
     def __init__(
         self, head_rate: float = 1.0, on_accuracy: Callable[[int, float], None] | None = None, **keywords: Any
     ) -> None:
-        super().__init__(**keywords)
+        super().__init__(**{"compute_metrics": AccuracyAndF1(calibration=True), **keywords})
         self.head_rate = head_rate
         self.on_accuracy = on_accuracy
         self.curve: list[tuple[int, float]] = []
         self.f1_macro = math.nan
+        self.calibration_error: float | None = None
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
         """The optimizer, with the head's parameters in groups of their own where they have a rate of their own."""
@@ -56,6 +58,7 @@ class ComparisonTrainer(LwALTrainer):
         numbers: dict[str, float] = super().evaluate(*args, **kwargs)
         self.curve.append((self.state.global_step, numbers["eval_accuracy"]))
         self.f1_macro = numbers["eval_f1_macro"]
+        self.calibration_error = numbers.get("eval_calibration_error")
         if self.on_accuracy is not None:
             self.on_accuracy(*self.curve[-1])
         return numbers

@@ -46,7 +46,7 @@ def run_cell(
     data = load_data(cell.dataset, data_root, cell.train_rows, cell.test_rows, *cell.draw)
     size = batch_rows(cell.batch_size, len(data.names))
     structure = {}
-    facts: Mapping[str, float]
+    facts: dict[str, float]
     if "peer" in cell.method:
         curve, f1_macro, times, facts = run_peer(cell, data_root, on_accuracy)
     else:
@@ -57,6 +57,8 @@ def run_cell(
             trainer = build_trainer(cell, model, rows, size, folder, on_accuracy)
             times = trainer.train_to_end()
         curve, f1_macro, facts = trainer.curve, trainer.f1_macro, strength_of(trainer.state.log_history)
+        if trainer.calibration_error is not None:
+            facts["calibration_error"] = round(trainer.calibration_error, 6)
         if vectors_folder is not None:
             structure = {"structure": structure_of(cell, trainer, rows, data, data_root, vectors_folder)}
     spec = model_spec(cell.model)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ..training.trainer import LwALTrainer
 
-OF_THE_MODEL = ("lwal_class_weights", "lwal_pooling")
+OF_THE_MODEL = ("lwal_class_weights", "lwal_pooling", "lwal_prior")
 """Training arguments named after label vectors that hold for every way of learning from labels."""
 CONTROL = "control"
 """Folder, inside the output folder, of the control."""
@@ -87,6 +87,10 @@ class TrainOptions:
     control: bool = option(
         False, "train the honest control too, a one-hot head started from class means, for the same steps"
     )
+    calibrate: bool = option(
+        False,
+        "after training, fit one temperature to the validation rows: probabilities then say how often they are right",
+    )
     resume: bool = option(False, "continue from the newest complete checkpoint in the output folder")
     overwrite: bool = option(False, "start anew in an output folder that is not empty; its checkpoints are deleted")
     more: Mapping[str, Any] = field(default_factory=dict, metadata={"help": "training flags", "flag": False})
@@ -136,6 +140,11 @@ def run(options: TrainOptions) -> int:
             f"--control trains a fresh one-hot head, but {options.model!r} has label vectors of these labels already, "
             "which are no fair start: give the model that it was trained from with --model, or leave --control out."
         )
+    if options.calibrate and main.lwal_model is None:
+        raise CommandError(
+            f"--calibrate sets the scale of a label table, which a model trained with label_method "
+            f"{main.lwal_settings.label_method} does not have: leave it out, or train with --label-method lwal."
+        )
     say(*_introduction(job), *(f"Note: {note}." for note in job.rows.notes))
     main.add_callback(_at_begin(options, job))
     lock = FolderLock(output)  # to the end of the report, which writes there, too
@@ -143,7 +152,7 @@ def run(options: TrainOptions) -> int:
         raise CommandError(in_use(output))
     try:
         method = main.lwal_settings.label_method
-        trained = {"LwAL" if method == "lwal" else method: _train(main, job)}
+        trained = {"LwAL" if method == "lwal" else method: _train(main, job, options.calibrate)}
         if options.control:
             say("", "Control: a one-hot head started from class means, the same steps.")
             values = control_values(job.values)
@@ -229,6 +238,7 @@ def build_trainer(job: Job, values: Mapping[str, Any]) -> LwALTrainer:
     import torch
 
     from ..bench.progress import show_accuracy
+    from ..metrics import AccuracyAndF1
     from ..training.trainer import LwALTrainer
 
     values = {"dataloader_pin_memory": torch.accelerator.is_available(), **values}
@@ -243,6 +253,7 @@ def build_trainer(job: Job, values: Mapping[str, Any]) -> LwALTrainer:
             train_dataset=prepare_rows(job.rows.train, job.rows, part, job.max_length),
             eval_dataset=prepare_rows(job.rows.validation, job.rows, part, job.max_length, by_length=True),
             processing_class=part,
+            compute_metrics=AccuracyAndF1(calibration=True),
         )
     except (ValueError, OSError) as error:  # OSError: --push-to-hub makes the repository now
         raise CommandError(" ".join(str(error).split())) from error
@@ -264,8 +275,8 @@ def control_values(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _train(trainer: LwALTrainer, job: Job) -> LwALTrainer:
-    """Train to the end, from a checkpoint where that is wanted and there is one."""
+def _train(trainer: LwALTrainer, job: Job, calibrate: bool = False) -> LwALTrainer:
+    """Train to the end, from a checkpoint where that is wanted and there is one, and calibrate."""
     import torch
 
     from ..training.checkpoints import last_complete_checkpoint
@@ -286,10 +297,25 @@ def _train(trainer: LwALTrainer, job: Job) -> LwALTrainer:
             f"The device ran out of memory with --per-device-train-batch-size {trainer.args.train_batch_size}: halve "
             "it and double --gradient-accumulation-steps, which trains alike."
         ) from error
+    if calibrate:
+        _calibrate(trainer)
     trainer.save_model()
     trainer.save_state()
     trainer.save_metrics("train", result.metrics)
     return trainer
+
+
+def _calibrate(trainer: LwALTrainer) -> None:
+    """Fit the temperature on the validation rows; where there is none that fits, the trained model stays as it is."""
+    model: Any = trainer.lwal_model
+    try:
+        with trainer.compute_loss_context_manager():
+            temperature = model.calibrate(trainer.get_eval_dataloader(), progress=not trainer.args.disable_tqdm)
+    except ValueError as error:
+        say(f"Not calibrated: {error}")
+        return
+    trainer.compute_metrics.temperature = temperature
+    trainer.save_metrics("calibration", {"temperature": temperature})
 
 
 def _introduction(job: Job) -> list[str]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 NOT_UPLOADED = ("checkpoint-*", "control/*", "training_args.bin", "trainer_state.json")
 """What a training leaves beside the model: large, another model, or telling of the machine."""
+ERROR = "calibration_error"
 SPLITS = {"eval": "validation", "test": "test"}
 """Prefix of a metric → the rows it was measured on."""
 
@@ -34,7 +35,10 @@ def report(job: Job, trained: Mapping[str, LwALTrainer]) -> list[str]:
     controls = list(trained)[1:]
     for control in controls:
         trainer.save_metrics("control", {f"control_{key}": value for key, value in metrics[control].items()})
-    note = _write_curves(curves, job.output) if trainer.is_world_process_zero() else None
+    notes: list[str] = []
+    if trainer.is_world_process_zero():
+        drawn = _write_curves(curves, job.output), _write_reliability(trained, job)
+        notes = list(dict.fromkeys(filter(None, drawn)))
     # Without evaluations during training there is the one of the saved model.
     last = {name: [(trainer.state.global_step, 100.0 * metrics[name]["eval_accuracy"])] for name in controls}
     shares = {name: [(int(step), value / 100.0) for step, value in curves[name] or last[name]] for name in controls}
@@ -47,7 +51,14 @@ def report(job: Job, trained: Mapping[str, LwALTrainer]) -> list[str]:
         command="hf-lwal train train.yaml",
         **_data_for_card(job.data),
     )
-    lines = ["", *render(metrics), "", *_chosen(trainer, job.rows.test is not None), *([note] if note else [])]
+    lines = [
+        "",
+        *render(metrics),
+        "",
+        *_chosen(trainer, job.rows.test is not None),
+        *_calibrated(trainer, metrics),
+        *notes,
+    ]
     lines.append(f"Written to {job.output}: {', '.join(written(job.output))}")
     if trainer.args.push_to_hub:
         lines.append(f"Pushed to {_push(trainer, job)}")
@@ -82,7 +93,7 @@ def _measure(trainer: LwALTrainer, job: Job) -> dict[str, float]:
 
 
 def render(metrics: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Accuracy and macro-F1 in percent as a table, one row per method.
+    """Accuracy, macro-F1 and calibration error, where measured, in percent as a table, one row per method.
 
     >>> for line in render({"LwAL": {"eval_accuracy": 0.5, "eval_f1_macro": 0.25}}):
     ...     print(line)
@@ -90,9 +101,17 @@ def render(metrics: Mapping[str, Mapping[str, float]]) -> list[str]:
     LwAL                   50.0      25.0
     """
     prefixes = [prefix for prefix in SPLITS if any(f"{prefix}_accuracy" in values for values in metrics.values())]
-    rows = [["method", *(title for prefix in prefixes for title in (f"{SPLITS[prefix]} accuracy", "macro-F1"))]]
+    titles = {"accuracy": "accuracy", "f1_macro": "macro-F1"}
+    if all(f"{prefix}_{ERROR}" in values for values in metrics.values() for prefix in prefixes):
+        titles[ERROR] = "ECE"
+    heads = (
+        f"{SPLITS[prefix]} {title}" if title == "accuracy" else title
+        for prefix in prefixes
+        for title in titles.values()
+    )
+    rows = [["method", *heads]]
     for name, values in metrics.items():
-        numbers = (values[f"{prefix}_{key}"] for prefix in prefixes for key in ("accuracy", "f1_macro"))
+        numbers = (values[f"{prefix}_{key}"] for prefix in prefixes for key in titles)
         rows.append([name, *(f"{100.0 * number:.1f}" for number in numbers)])
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
     return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
@@ -113,6 +132,42 @@ def _chosen(trainer: LwALTrainer, tested: bool) -> list[str]:
         "The validation rows chose it, so what is measured on them is a little too good: --test-share 0.1 sets rows "
         "apart that only measure.",
     ]
+
+
+def _calibrated(trainer: LwALTrainer, metrics: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """What the temperature did to the probabilities, and what that is worth."""
+    temperature, (values, *_) = trainer.compute_metrics.temperature, metrics.values()
+    if temperature == 1.0:
+        return []
+    errors = [
+        f"{100.0 * before:.1f} → {100.0 * values[f'{prefix}_{ERROR}']:.1f} % on the {title} rows"
+        for prefix, title in SPLITS.items()
+        if (before := values.get(f"{prefix}_{ERROR}_before")) is not None
+    ]
+    chose = ", which also chose the checkpoint," if trainer.state.best_model_checkpoint else ""
+    return [
+        f"Calibrated on the validation rows{chose} with temperature {temperature:.3g}: "
+        f"expected calibration error {', '.join(errors)}."
+    ]
+
+
+def _write_reliability(trained: Mapping[str, LwALTrainer], job: Job) -> str | None:
+    """Draw how often probabilities are right; a sentence instead of a picture where there is no matplotlib."""
+    from ..plots import plot_reliability
+
+    titles = {"": "", "before": ", before calibration", "after": ", calibrated"}
+    curves = {
+        f"{name}{titles[kind]}": found
+        for name, trainer in trained.items()
+        for kind, found in sorted(trainer.compute_metrics.reliability.items(), reverse=True)
+    }
+    try:
+        plot_reliability(
+            curves, job.output / "reliability.png", title="validation rows" if job.rows.test is None else "test rows"
+        )
+    except ImportError as error:
+        return str(error)
+    return None
 
 
 def _write_curves(curves: Mapping[str, Sequence[tuple[float, float]]], output: Path) -> str | None:

@@ -200,6 +200,17 @@ def balanced_weights(labels: np.ndarray, num_labels: int) -> Tensor:
     return torch.tensor(weights, dtype=torch.float32)
 
 
+def log_frequencies(labels: np.ndarray, num_labels: int) -> Tensor:
+    """Logarithm (C,) float32 of the share of each class among the rows.
+
+    Args:
+        labels: (N,) int ids; -100 counts for nothing.
+        num_labels: C; classes without rows count as if they had one, since their logarithm must be finite.
+    """
+    counts = np.maximum(np.bincount(labels[labels != IGNORE_INDEX], minlength=num_labels), 1)
+    return torch.tensor(np.log(counts / counts.sum()), dtype=torch.float32)
+
+
 def ids_of(labels: np.ndarray, names: Mapping[int, str]) -> np.ndarray:
     """Label ids (N,) of a checked label column that may hold names."""
     if labels.dtype.kind not in "OUS":

@@ -121,6 +121,7 @@ class CardFacts:
         test: metrics of the saved weights on test rows, which no choice was made by.
         measured_step: step of the measurement that belongs to the saved weights.
         last_step: optimizer steps of the whole training.
+        temperature: what the logits were divided by after training, fitted on the evaluation rows; None for nothing.
         keeps_best: whether the saved weights are the best ones and not the last ones.
         controls: name of a control to its curve: (step, accuracy between 0 and 1).
         control_tests: name of a control to its accuracy on the test rows.
@@ -167,6 +168,7 @@ class CardFacts:
     test: dict[str, float] = field(default_factory=dict)
     measured_step: int | None = None
     last_step: int | None = None
+    temperature: float | None = None
     keeps_best: bool = False
     controls: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     control_tests: dict[str, float] = field(default_factory=dict)

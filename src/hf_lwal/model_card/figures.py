@@ -10,7 +10,7 @@ from .metadata import METRICS, metrics_of
 from .samples import LONGEST_TEXT
 from .text import code, percent, table
 
-SHARES = ("accuracy", "f1", "precision", "recall")
+SHARES = ("accuracy", "f1", "precision", "recall", "calibration")
 """Metrics whose name starts like this and that lie between 0 and 1 are shown in percent."""
 SHOWN_ROWS = 12
 SHOWN_HEIGHT = 96
@@ -62,7 +62,9 @@ def curve_table(facts: CardFacts) -> tuple[str, int, int]:
     ]
     if not entries:
         return "", 0, 0
-    names = list(dict.fromkeys(name for entry in entries for name in metrics_of(entry)))
+    # Errors of probabilities are those of the saved model where it was calibrated after the last step.
+    found = dict.fromkeys(name for entry in entries for name in metrics_of(entry))
+    names = [name for name in found if not name.startswith("calibration_error")]
     losses = {"train_loss": "training loss", "loss": "evaluation loss"}
     losses = {name: title for name, title in losses.items() if any(name in entry for entry in entries)}
     epoch = ["epoch"] if any("epoch" in entry for entry in entries) else []

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CARD_FILE = "README.md"
+DRAWN_BEFORE = ("curves.png", "reliability.png")
+"""Pictures of a training, which whoever trained has drawn."""
 RECORD = "written"
 """Key of ``card_facts.json``: what this package wrote into the card that lies beside it."""
 MOST_LABELS = 300
@@ -45,7 +47,8 @@ def write_card(
 
     Args:
         folder: where the model is saved.
-        facts: what the card says; its pictures are those that this function draws, and a ``curves.png`` in the folder.
+        facts: what the card says; its pictures are those that this function draws, and those of `DRAWN_BEFORE` that
+            lie in the folder.
         vectors: (C, D) label vectors to draw, or None for no pictures.
         names: the C label names.
         published: the card on the Hub, in which people may have written since it was pushed.
@@ -58,7 +61,7 @@ def write_card(
     cards = newest(in_folder(folder), published)
     with staged(folder) as new:
         pictures = draw(new, vectors, names) if vectors is not None else []
-        pictures += ["curves.png"] if (folder / "curves.png").is_file() else []
+        pictures += [name for name in DRAWN_BEFORE if (folder / name).is_file()]
         for name, content in (files or {}).items():
             (new / name).write_bytes(content)
         facts = _with_files_that_exist((folder, new), replace(facts, pictures=pictures))

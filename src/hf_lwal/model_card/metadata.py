@@ -24,6 +24,8 @@ METRICS = {
     "f1": ("f1", "F1"),
     "precision": ("precision", "Precision"),
     "recall": ("recall", "Recall"),
+    "calibration_error": ("calibration_error", "Expected calibration error"),
+    "calibration_error_before": ("calibration_error", "Expected calibration error before calibration"),
 }
 """Name in the trainer's log → (id on the Hub, name for people); others keep their name."""
 
@@ -177,7 +179,7 @@ def _results(facts: CardFacts) -> list[EvalResult]:
         _result(facts, name, value, split)
         for entry, split in measured
         for name, value in metrics_of(entry).items()
-        if math.isfinite(value)  # YAML's .nan and .inf are no numbers to the Hub
+        if math.isfinite(value) and not name.endswith("_before")  # YAML's .nan and .inf are no numbers to the Hub
     ]
 
 

@@ -131,6 +131,7 @@ def facts_of_trainer(trainer: Any, **known: Any) -> CardFacts:
         changed=changed,
         hardware=_hardware(args),
         emissions=_emissions(trainer),
+        temperature=_temperature(trainer.compute_metrics),
         versions=versions(["PEFT"] if adapter else []),
         tags=["generated_from_trainer"],
         **_dataset(trainer.train_dataset),
@@ -180,6 +181,12 @@ def _hardware(args: Any) -> str:
     else:
         device = args.device.type
     return device if args.world_size == 1 else f"{args.world_size} processes, each {device}"
+
+
+def _temperature(measured: Any) -> float | None:
+    """What the logits were divided by, as the metrics know it."""
+    found = getattr(measured, "temperature", 1.0)
+    return None if found == 1.0 else float(found)
 
 
 def _emissions(trainer: Any) -> dict[str, Any] | None:

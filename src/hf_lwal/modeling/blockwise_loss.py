@@ -30,6 +30,7 @@ def blockwise_cross_entropy(
     margin: float = 0.0,
     label_smoothing: float = 0.0,
     class_weights: Tensor | None = None,
+    shift: Tensor | None = None,
     block: int = BLOCK,
 ) -> Tensor:
     """What `cross_entropy` with ``reduction="none"`` returns for the logits that `LabelTable.forward` computes.
@@ -43,6 +44,7 @@ def blockwise_cross_entropy(
         margin: see there.
         label_smoothing: share of the target spread evenly over all labels.
         class_weights: (C,) weight per class.
+        shift: (C,) added to the logits, to those of labels that are not usable too; without a gradient.
         block: distances in memory at a time.
 
     Returns:
@@ -50,8 +52,8 @@ def blockwise_cross_entropy(
     """
     columns = max(block // max(len(embeddings), 1), 1)
     embeddings, label_vectors = at_least_float32(embeddings), at_least_float32(label_vectors)
-    weights = None if class_weights is None else class_weights.to(embeddings)
-    settings = (usable, margin, label_smoothing, weights, columns)
+    weights, shift = (None if part is None else part.to(embeddings) for part in (class_weights, shift))
+    settings = (usable, margin, label_smoothing, weights, shift, columns)
     losses: Tensor = _Loss.apply(embeddings, label_vectors, scale, labels, *settings)
     return losses
 
@@ -102,6 +104,7 @@ class _Loss(torch.autograd.Function):
         margin: float,
         smoothing: float,
         weights: Tensor | None,
+        shift: Tensor | None,
         columns: int,
     ) -> Tensor:
         num_labels, own = len(label_vectors), labels.clamp(min=0)
@@ -115,6 +118,8 @@ class _Loss(torch.autograd.Function):
                 logits = blocks.distances(blocks.columns(label_vectors[part]), start).mul_(-scale)  # (B, c)
                 if usable is not None:
                     least = torch.minimum(least, logits.masked_fill(~usable[part], torch.inf).amin(dim=1))
+                if shift is not None:
+                    logits += shift[part]
                 if smoothing:
                     spread = logits if usable is None else logits * usable[part]
                     summed += spread.sum(dim=1) if weights is None else spread @ weights[part]
@@ -124,23 +129,29 @@ class _Loss(torch.autograd.Function):
         own_logits = -scale * blocks.own_distances
         if usable is not None:
             floor = least - margin
-            total = torch.logaddexp(total, (~usable).sum().to(total).log() + floor)
+            number = (~usable).sum().to(total).log() if shift is None else shift[~usable].logsumexp(dim=0)
+            total = torch.logaddexp(total, number + floor)
             own_logits = torch.where(usable[own], own_logits, floor)
             if smoothing:
-                summed += floor * ((~usable).to(total) if weights is None else ~usable * weights).sum()
+                share = (~usable).to(total) if weights is None else ~usable * weights
+                summed += floor * share.sum()
+                if shift is not None:
+                    summed += torch.dot(share, shift)
+        if shift is not None:
+            own_logits = own_logits + shift[own]
         hard, soft = _shares(smoothing, weights, own, num_labels)
         losses = hard * (total - own_logits)
         if smoothing:
             mass = float(num_labels) if weights is None else weights.sum()
             losses = losses + soft * (mass * total - summed)
-        ctx.save_for_backward(embeddings, label_vectors, scale, labels, usable, weights, total)
+        ctx.save_for_backward(embeddings, label_vectors, scale, labels, usable, weights, shift, total)
         ctx.smoothing, ctx.columns = smoothing, columns
         return torch.where(labels == IGNORE_INDEX, 0.0, losses)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        embeddings, label_vectors, scale, labels, usable, weights, total = ctx.saved_tensors
+        embeddings, label_vectors, scale, labels, usable, weights, shift, total = ctx.saved_tensors
         num_labels, own = len(label_vectors), labels.clamp(min=0)
         gradient = torch.where(labels == IGNORE_INDEX, 0.0, gradient)
         hard, soft = _shares(ctx.smoothing, weights, own, num_labels)
@@ -155,7 +166,8 @@ class _Loss(torch.autograd.Function):
                 columns = blocks.columns(label_vectors[part])
                 distances = blocks.distances(columns, start)
                 # The gradient of the logits, but for what is due to a row's own label.
-                pull = torch.mul(distances, -scale).sub_(total.unsqueeze(1)).exp_().mul_(of_total)  # (B, c)
+                pull = torch.mul(distances, -scale).sub_(total.unsqueeze(1))  # (B, c)
+                pull = (pull if shift is None else pull.add_(shift[part])).exp_().mul_(of_total)
                 if ctx.smoothing:
                     pull -= (gradient * soft).unsqueeze(1) * (1.0 if weights is None else weights[part])
                 if usable is not None:
@@ -168,7 +180,8 @@ class _Loss(torch.autograd.Function):
                 torch.mm(pull.T, blocks.rows, out=to_vectors[part])
                 torch.sub(pull.sum(dim=0).unsqueeze(1) * columns, to_vectors[part], out=to_vectors[part])
         far = blocks.own_distances
-        own_pull = of_total[:, 0] * (-scale * far - total).exp() - gradient * hard
+        own_logits = -scale * far if shift is None else shift[own] - scale * far
+        own_pull = of_total[:, 0] * (own_logits - total).exp() - gradient * hard
         if ctx.smoothing:
             own_pull -= gradient * soft * (1.0 if weights is None else weights[own])
         if usable is not None:
@@ -177,7 +190,7 @@ class _Loss(torch.autograd.Function):
         to_scale += torch.dot(gradient * hard, far)
         own_pull = torch.where(far > SQUARED_DISTANCE_FLOOR**0.5, -scale * own_pull / far, 0.0)
         moved = own_pull.unsqueeze(1) * blocks.own_differences  # (B, D)
-        return to_rows + moved, to_vectors.index_add_(0, own, moved, alpha=-1.0), to_scale, *(None,) * 6
+        return to_rows + moved, to_vectors.index_add_(0, own, moved, alpha=-1.0), to_scale, *(None,) * 7
 
 
 def _shares(smoothing: float, weights: Tensor | None, own: Tensor, num_labels: int) -> tuple[Tensor | float, float]:

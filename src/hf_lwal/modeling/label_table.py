@@ -171,6 +171,7 @@ class LabelTable(EditableRows):
         labels: Tensor,
         label_smoothing: float = 0.0,
         class_weights: Tensor | None = None,
+        shift: Tensor | None = None,
     ) -> Tensor:
         """Cross-entropy (B,) of each row with the logits that `forward` would compute, of which none are kept.
 
@@ -180,6 +181,7 @@ class LabelTable(EditableRows):
             labels: (B,) int64; -100 rows have no loss.
             label_smoothing: share of the target spread evenly over all labels.
             class_weights: (C,) weight per class.
+            shift: (C,) added to the logits.
         """
         masked = self.mask_unseen and not self._nothing_to_mask()
         return blockwise_cross_entropy(
@@ -190,6 +192,7 @@ class LabelTable(EditableRows):
             margin=UNSEEN_MARGIN,
             label_smoothing=label_smoothing,
             class_weights=class_weights,
+            shift=shift,
         )
 
     def raised(self, embeddings: Tensor, label_vectors: Tensor) -> tuple[Tensor, Tensor]:

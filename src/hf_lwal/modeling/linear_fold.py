@@ -74,7 +74,36 @@ def fit_temperature(values: Tensor, log_probabilities: Tensor) -> float:
         log_probabilities: (N, C) float64.
     """
     values = values - values.amax(dim=1, keepdim=True)
-    wanted = (log_probabilities.exp() * values).sum(dim=1).mean()
+    return _temperature(values, (log_probabilities.exp() * values).sum(dim=1).mean())
+
+
+def fit_label_temperature(logits: Tensor, labels: Tensor) -> float:
+    """Temperature T at which ``softmax(logits / T)`` has the least cross-entropy to labels.
+
+    Guo et al., "On Calibration of Modern Neural Networks" (ICML 2017). Where all N rows are right the steepest
+    probabilities would be best: then one of N + 2 counts as wrong (Laplace's rule of succession), for the runner-up.
+
+    Args:
+        logits: (N, C) float64, at least two columns.
+        labels: (N,) int64.
+
+    Raises:
+        ValueError: the logits find the labels no better than chance, so that equal probabilities would be best.
+    """
+    values = logits - logits.amax(dim=1, keepdim=True)
+    wanted = values.gather(1, labels.unsqueeze(1)).mean()
+    if float(wanted) == 0.0:
+        wanted = values.topk(2, dim=1).values[:, 1].mean() / (len(values) + 2)
+    if not bool(wanted > values.mean()):
+        raise ValueError(
+            f"The model finds the labels of these {len(values)} rows no better than chance, so no probabilities fit: "
+            "check that the labels belong to the rows, or train the model first."
+        )
+    return _temperature(values, wanted)
+
+
+def _temperature(values: Tensor, wanted: Tensor) -> float:
+    """T at which the mean expectation of ``values`` (N, C), at most 0, under ``softmax(values / T)`` is ``wanted``."""
     spread = float(-values.mean()) or 1.0
     low, high = 1e-8 / spread, 1e8 / spread  # of 1 / T
     for _ in range(60):

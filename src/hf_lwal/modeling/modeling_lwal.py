@@ -17,6 +17,7 @@ import transformers
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from .calibration import Calibration
 from .class_moments import class_means
 from .configuration_lwal import LwALConfig, match_label_names, refuse_other_problems
 from .configuration_pooled import LwALPooledConfig
@@ -59,7 +60,7 @@ from .start import StartSamples, collect, finite_samples, warn_of_alike_rows, wa
 logger = logging.getLogger(__name__)
 
 
-class LwALPreTrainedModel(LabelEditing, NameStart, OpenSet, LabelTableModel):
+class LwALPreTrainedModel(LabelEditing, NameStart, OpenSet, Calibration, LabelTableModel):
     """What the three tasks share; use `LwALForSequenceClassification` and its siblings.
 
     Attributes:

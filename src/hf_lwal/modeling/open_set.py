@@ -11,7 +11,7 @@ sums: up to 1 it lies inside some class.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -214,33 +214,25 @@ class OpenSet:
         Raises:
             ValueError: no rows, a label that is not the model's, no class means, or a quantile outside 0…1.
         """
-        batches: Any = inputs
-        if processing_class is not None:
-            batches = _LabelledBatches(
-                self, as_list(inputs, self.task), processing_class, _ids(self, labels), batch_size
-            )
         self.bring_labels_up_to_date()
         table = self.label_table
         if not bool(table.seen.any()):
             raise ValueError(
                 "The label table has no class means yet: train the model or call initialize_labels first."
             )
-        values, ids = collect(self, self.start_values, batches, self.device, progress, "Radii")[:2]
-        values, ids = finite_rows(values, class_ids(ids))
-        wrong = ids[(ids != IGNORE_INDEX) & ((ids < 0) | (ids >= table.num_labels))]
-        if len(wrong):
-            raise ValueError(f"A row has label {int(wrong[0])}, but the model's labels are 0…{table.num_labels - 1}.")
-        values, ids = values[ids != IGNORE_INDEX], ids[ids != IGNORE_INDEX]
+        values, ids = labelled_values(
+            self, self.start_values, inputs, processing_class, labels, batch_size, progress, "Radii"
+        )
         own = torch.stack(
             [own_cosine_distances(values, table.class_features, ids), table.own_squares(values, ids, self.head)], dim=1
         )  # (N, 2)
-        (of_all, ids_of_all), alike = _of_all_ranks(own, ids)
-        table.measure_scatter(values, ids, self.head, Tensor.clone if alike else all_reduce_sum)
+        table.measure_scatter(values, ids, self.head, Tensor.clone if all_have_all(own, ids) else all_reduce_sum)
+        of_all, ids = of_all_ranks(own, ids)
         angles, squares = of_all.unbind(dim=1)
-        table.rejection_radii.copy_(class_radii(angles, ids_of_all, table.num_labels, quantile))
+        table.rejection_radii.copy_(class_radii(angles, ids, table.num_labels, quantile))
         unit = _quantile(squares, quantile)
         table.rejection_edges[0] = unit
-        table.rejection_edges[1] = _quantile(angles / table.rejection_radii[ids_of_all] + squares / unit, quantile)
+        table.rejection_edges[1] = _quantile(angles / table.rejection_radii[ids] + squares / unit, quantile)
         return table.rejection_radii.clone()
 
     def rejection_scores(self: Any, values: Tensor) -> Tensor:
@@ -300,18 +292,60 @@ class OpenSet:
 
 def _quantile(values: Tensor, quantile: float) -> Tensor:
     """() over all rows, of any number; at least `LEAST_RADIUS`."""
-    return class_quantiles(values, torch.zeros_like(values, dtype=torch.int64), 1, quantile)[0][0].clamp(
-        min=LEAST_RADIUS
-    )
+    found, _ = class_quantiles(values, torch.zeros_like(values, dtype=torch.int64), 1, quantile)
+    return found[0].clamp(min=LEAST_RADIUS)
 
 
-def _of_all_ranks(distances: Tensor, labels: Tensor) -> tuple[tuple[Tensor, Tensor], bool]:
-    """Distances and labels of the rows of all ranks, once where each rank was given all; whether that is so."""
-    parts, ids = rows_of_ranks(distances), rows_of_ranks(labels)
-    alike = all(torch.equal(part, ids[0]) for part in ids)  # parts of the data would differ in their distances
-    if alike and all(torch.allclose(part, parts[0], rtol=1e-3, atol=1e-5) for part in parts):
-        return (parts[0], ids[0]), True
-    return (torch.cat(parts), torch.cat(ids)), False
+def labelled_values(
+    model: Any,
+    values_of: Callable[[dict[str, Any]], Tensor],
+    inputs: Iterable[dict[str, Any]] | Sequence[Any],
+    processing_class: Any,
+    labels: Sequence[int | str] | None,
+    batch_size: int,
+    progress: bool,
+    description: str,
+) -> tuple[Tensor, Tensor]:
+    """What a model gives for rows with a label, in evaluation mode, and their labels (N,) int64.
+
+    Args:
+        model: whose labels they are.
+        values_of: maps a batch without its labels to (B, N).
+        inputs: batches with "labels", or raw inputs with ``processing_class`` and ``labels``.
+        processing_class: tokenizer, image processor or feature extractor.
+        labels: id or name of each raw input.
+        batch_size: raw inputs per forward pass.
+        progress: show a progress bar.
+        description: of the progress bar.
+
+    Raises:
+        ValueError: no rows, or a label that is not the model's.
+    """
+    batches: Any = inputs
+    if processing_class is not None:
+        listed, ids = as_list(inputs, model.task), _ids(model, labels)
+        batches = _LabelledBatches(model, listed, processing_class, ids, batch_size)
+    values, ids = collect(model, values_of, batches, model.device, progress, description)[:2]
+    values, ids = finite_rows(values, class_ids(ids))
+    number = model.label_table.num_labels
+    wrong = ids[(ids != IGNORE_INDEX) & ((ids < 0) | (ids >= number))]
+    if len(wrong):
+        raise ValueError(f"A row has label {int(wrong[0])}, but the model's labels are 0…{number - 1}.")
+    return values[ids != IGNORE_INDEX], ids[ids != IGNORE_INDEX]
+
+
+def of_all_ranks(values: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Values (N, …) and labels (N,) of the rows of all ranks, once where each rank was given all of them."""
+    if all_have_all(values, labels):
+        return rows_of_ranks(values)[0], rows_of_ranks(labels)[0]
+    return torch.cat(rows_of_ranks(values)), torch.cat(rows_of_ranks(labels))
+
+
+def all_have_all(values: Tensor, labels: Tensor) -> bool:
+    """Whether each rank was given the same rows: parts of the data would differ in their values."""
+    parts, ids = rows_of_ranks(values), rows_of_ranks(labels)
+    alike = all(torch.equal(part, ids[0]) for part in ids)
+    return alike and all(torch.allclose(part, parts[0], rtol=1e-3, atol=1e-5) for part in parts)
 
 
 class _LabelledBatches:

@@ -32,6 +32,7 @@ class LossContext:
         micro_batches: micro-batches in the optimizer step.
         label_smoothing: share of the target spread over all labels.
         class_weights: (C,) float32 or None.
+        log_prior: (C,) float32, added to the logits in the loss of training batches; None adds nothing.
         step: optimizer steps done.
         epoch: epochs done, fractional.
         own_loss: the user's ``compute_loss_func``, or None.
@@ -45,6 +46,7 @@ class LossContext:
     micro_batches: int = 1
     label_smoothing: float = 0.0
     class_weights: Tensor | None = None
+    log_prior: Tensor | None = None
     step: int = 0
     epoch: float = 0.0
     own_loss: Callable[..., Tensor] | None = None
@@ -67,11 +69,13 @@ class LossContext:
         if self.own_loss is not None:
             own = self.own_loss(outputs, labels, num_items_in_batch=self.num_items)
             return own * self.world_size if self.training else own
+        prior = self.log_prior if self.training else None
         if outputs.get("logits") is None:  # there are too many
             table, embeddings, vectors = self.model.label_table, outputs["embeddings"], outputs["label_vectors"]
-            rows = table.row_losses(embeddings, vectors, targets, self.label_smoothing, self.class_weights)
+            rows = table.row_losses(embeddings, vectors, targets, self.label_smoothing, self.class_weights, prior)
         else:
-            rows = cross_entropy(outputs["logits"], targets, self.label_smoothing, self.class_weights, "none")
+            logits = outputs["logits"] if prior is None else outputs["logits"] + prior
+            rows = cross_entropy(logits, targets, self.label_smoothing, self.class_weights, "none")
         return self.mean(rows, labels)
 
     def mean(self, row_losses: Tensor, labels: Tensor) -> Tensor:

@@ -21,11 +21,11 @@ OF_LWAL = {f"lwal_{name}" for name in (*CONFIG_FIELDS, "exact_accumulation")}
 OF_START = {"lwal_init", "lwal_init_samples", "lwal_start_budget", "lwal_label_names"}
 OF_METHODS: dict[str, set[str]] = {
     "label_embed": {"label_weight", "label_temperature"},
-    "label_smoothing": set(),
-    "lwal": OF_LWAL | OF_START | {"lwal_scale", "lwal_eval_refresh", "lwal_eval_refresh_samples"},
+    "label_smoothing": {"lwal_prior"},
+    "lwal": OF_LWAL | OF_START | {"lwal_scale", "lwal_eval_refresh", "lwal_eval_refresh_samples", "lwal_prior"},
     "lwr": {"label_weight", "label_temperature", "label_lwr_every"},
     "max_entropy": {"label_weight"},
-    "one_hot": OF_START | {"lwal_initial_head"},
+    "one_hot": OF_START | {"lwal_initial_head", "lwal_prior"},
     "static_label": {"lwal_scale", "label_static_model"},
     "teacher_free": {"label_weight", "label_temperature"},
 }
@@ -38,7 +38,7 @@ def settings_without_use(args: TrainingArguments, settings: LwALSettings) -> lis
         return []
     used = OF_METHODS[settings.label_method]
     if settings.label_method == "one_hot" and settings.init != "class_means":
-        used = {"lwal_init"}
+        used = {"lwal_init", "lwal_prior"}
     unused = sorted(set().union(*OF_METHODS.values()) - used)
     given = {name: getattr(args, name, None) for name in unused}
     if settings.label_method == "static_label":

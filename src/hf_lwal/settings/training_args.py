@@ -14,6 +14,9 @@ from ..modeling.name_start import check_label_names
 from ..modeling.pooling import check_pooling
 from .presets import preset
 
+WITH_PRIOR = ("label_smoothing", "lwal", "one_hot")
+"""Methods whose loss is a cross-entropy and nothing else that logits are compared in."""
+
 
 class FilledIn(str):
     """A name that stands in the arguments because the user gave none; it stays one where they are copied."""
@@ -34,6 +37,7 @@ class LwALSettings(NamedTuple):
         eval_refresh: "auto", "no", "evaluate", "epoch" or a number of steps.
         eval_refresh_samples: rows per class for a refresh before evaluation.
         class_weights: None, "balanced" or one weight per class.
+        prior: "uniform", or "train" for the class frequencies of the training rows in the training loss.
         exact_accumulation: two passes per step, so that the paper's centroids are those of the whole step.
         weight: weight of the method's extra term, or None for the method's own.
         temperature: temperature of the method's softened targets, or None for the method's own.
@@ -61,6 +65,7 @@ class LwALSettings(NamedTuple):
     static_model: str | None = None
     pooling: str | None = None
     label_names: str | dict[str, str] = "auto"
+    prior: str = "uniform"
 
     @property
     def of_the_method(self) -> dict[str, float]:
@@ -214,7 +219,16 @@ class LwALTrainingArguments(TrainingArguments):
         default=None,
         metadata={"help": "Loss weight per class: balanced, or numbers separated by commas. default none."},
     )
-
+    lwal_prior: str | None = field(
+        default=None,
+        metadata={
+            "help": "How frequent the training loss expects the classes to be (logit adjustment): train, as in the "
+            "training rows, whose log frequencies are added to the logits in the loss alone, so that predictions suit "
+            "classes that are all as frequent and rare ones are found more often; or uniform, which adds nothing, so "
+            "that predictions lean to the classes with many rows. Of lwal, one_hot and label_smoothing. default "
+            "uniform, paper uniform."
+        },
+    )
     lwal_pooling: str | None = field(
         default=None,
         metadata={
@@ -322,7 +336,15 @@ def resolve(args: TrainingArguments) -> LwALSettings:
         static_model=given("label_static_model"),
         pooling=_pooling(given("lwal_pooling")),
         label_names=check_label_names(given("lwal_label_names")),
+        prior=_prior(given("lwal_prior"), method),
     )
+
+
+def _prior(value: str | None, method: str) -> str:
+    if value not in (None, "train", "uniform"):
+        raise ValueError(f"lwal_prior is {value!r}, but it must be train or uniform.")
+    takes = method in WITH_PRIOR or ":" in method  # a class of the user's own, which may use the usual cross-entropy
+    return value if value is not None and takes else "uniform"
 
 
 def _pooling(value: str | None) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data.labels import balanced_weights, check_labels, check_numbering, ids_of, label_column
+from ..data.labels import balanced_weights, check_labels, check_numbering, ids_of, label_column, log_frequencies
 from ..modeling.distributed import differs_between_ranks
 from ..modeling.functional import IGNORE_INDEX
 from .own_loss import ignores_items
@@ -94,6 +94,26 @@ def check_train_labels(trainer: HookedTrainer, names: dict[int, str]) -> Tensor 
     if len(weights) != len(names):
         raise ValueError(f"lwal_class_weights has {len(weights)} numbers, but the model has {len(names)} labels.")
     return torch.tensor(weights, dtype=torch.float32, device=trainer.args.device)
+
+
+def log_prior(trainer: HookedTrainer, names: dict[int, str]) -> Tensor | None:
+    """What the training loss adds to the logits (C,), from checked labels of the training rows; None for nothing."""
+    if trainer.lwal_settings.prior == "uniform":
+        return None
+    if trainer.compute_loss_func is not None:
+        logger.warning(
+            "compute_loss_func replaces the cross-entropy, so lwal_prior='train' changes nothing: add the log class "
+            "frequencies to the logits there."
+        )
+        return None
+    labels = label_column(trainer.train_dataset)
+    if labels is None:
+        kind = type(trainer.train_dataset).__name__
+        raise ValueError(
+            f"lwal_prior='train' counts the labels of all training rows, which {kind} does not tell: give a "
+            "datasets.Dataset with a label column, or leave lwal_prior out."
+        )
+    return log_frequencies(ids_of(labels, names), len(names)).to(trainer.args.device)
 
 
 def untrained_parts(trainer: HookedTrainer) -> str | None:

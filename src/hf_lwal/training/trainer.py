@@ -32,7 +32,15 @@ from .best_model import BestModel
 from .callbacks import CentroidRefreshCallback
 from .checkpointing import Checkpointing
 from .checkpoints import check_labels_of_checkpoint, check_weights_of_checkpoint, checkpoint_to_resume
-from .checks import check_finite, check_ranks, check_settings, check_train_labels, labels_were_edited, untrained_parts
+from .checks import (
+    check_finite,
+    check_ranks,
+    check_settings,
+    check_train_labels,
+    labels_were_edited,
+    log_prior,
+    untrained_parts,
+)
 from .exact_accumulation import WholeStep
 from .hub_pushes import HubPushes
 from .label_log import LabelLog
@@ -106,6 +114,7 @@ class LwALTrainer(HookedTrainer):
         self._whole_step: WholeStep | None = None
         self._step_rows, self._label_log = self._new_step_rows(), LabelLog()
         self._class_weights: Tensor | None = None
+        self._log_prior: Tensor | None = None
 
     def add_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
         """Add a callback; one that refreshes takes the place of the trainer's own, so that no step counts twice."""
@@ -288,6 +297,7 @@ class LwALTrainer(HookedTrainer):
             micro_batches=getattr(self, "current_gradient_accumulation_steps", 1),
             label_smoothing=self.args.label_smoothing_factor,
             class_weights=self._class_weights,
+            log_prior=self._log_prior,
             step=self.state.global_step,
             epoch=self.state.epoch or 0.0,
             own_loss=self.compute_loss_func,
@@ -344,7 +354,8 @@ class LwALTrainer(HookedTrainer):
         check_settings(self)
         if (left_out := untrained_parts(self)) is not None:
             self._warn_once(left_out)
-        self._class_weights = check_train_labels(self, self.label_names_by_id())
+        names = self.label_names_by_id()
+        self._class_weights, self._log_prior = check_train_labels(self, names), log_prior(self, names)
         self._start_pass.check()
         self._step_rows, self._label_log = self._new_step_rows(), LabelLog()
         model = self.core_model

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-MODULES = ("auac", "learning_speed", "mds_disparity", "structure_correlation")
+MODULES = ("auac", "expected_calibration_error", "learning_speed", "mds_disparity", "structure_correlation")
 
 
 def path(name: str) -> str:
