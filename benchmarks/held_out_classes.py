@@ -34,7 +34,7 @@ from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArg
 from hf_lwal.bench.comparison import embedded_model_path
 from hf_lwal.bench.frozen_regression import fit_regression
 from hf_lwal.data import load_embedded, parquet_splits
-from hf_lwal.data.labels import rows_per_class
+from hf_lwal.data.labels import log_frequencies, rows_per_class
 
 METHODS: dict[str, dict[str, Any]] = {
     "one-hot from the same start": {
@@ -226,11 +226,15 @@ def predicted_by(model: Any, texts: list[str]) -> np.ndarray:
     return outputs(lambda batch: (model(**batch).logits.argmax(dim=1),), texts)[0].numpy()
 
 
-def regression(features: dict[str, Tensor], rows: Split, test_size: int, num_labels: int) -> Found:
-    """A logistic regression on pretrained features of the rows."""
+def regressions(features: dict[str, Tensor], rows: Split, num_labels: int) -> dict[str, Found]:
+    """A logistic regression on pretrained features of the rows, as it is and with their frequencies taken off."""
     fitted = fit_regression(features["train"], torch.as_tensor(rows.labels), num_labels, STRENGTHS)
-    scores = features["test"][:test_size] @ fitted.weight.T + fitted.bias
-    return Found(scores.argmax(dim=1).numpy(), fitted.seconds)
+    scores = features["test"] @ fitted.weight.T + fitted.bias
+    ways = {"": scores, ", less the log prior": scores - log_frequencies(rows.labels, num_labels)}
+    return {
+        f"logistic regression, pretrained features{way}": Found(found.argmax(dim=1).numpy(), fitted.seconds)
+        for way, found in ways.items()
+    }
 
 
 def measure_added(data: Data, examples: list[int], seed: int, args: argparse.Namespace) -> None:
@@ -266,11 +270,8 @@ def measure_added(data: Data, examples: list[int], seed: int, args: argparse.Nam
         report("add_label, the mean alone", number, with_added(model, data, few, embeddings, plain=True)[1])
         both = known_rows.and_also(few)
         pair = {"train": torch.cat([features["known"], features["new"][few_places]]), "test": features["test"]}
-        report(
-            "logistic regression, pretrained features",
-            number,
-            regression(pair, both, len(test.texts), len(data.names)),
-        )
+        for way, control in regressions(pair, both, len(data.names)).items():
+            report(way, number, control)
         if number in args.trained:
             same = sample(known_rows, number, seed).and_also(few)
             started = time.perf_counter()
