@@ -9,8 +9,8 @@ clinc150 comes with hf-lwal. The file of unknown texts (csv, json, parquet) has 
 honest control too, a one-hot head started from class means, which rejects by its largest probability.
 
 Writes predictions.csv and scores.png. Time: about 3 minutes on one core, and 2 for the control. Not in
-the paper: a text is rejected by its cosine distance to the nearest class mean, in units of that label's radius, which
-is measured on the validation rows.
+the paper: a text is rejected by how far its features lie from class means and its embedding from label vectors, in units
+that are measured on the validation rows.
 """
 
 import sys
@@ -83,7 +83,7 @@ def draw(table, path):
         scores, title = rows["rejection_score"].clip(upper=MOST), "unknown" if unknown else "known labels"
         axes.hist(scores, bins=60, range=(0.0, MOST), density=True, alpha=0.6, label=title)
     axes.axvline(1.0, color="black", linestyle="--", linewidth=1.0, label="rejected beyond")
-    axes.set(xlabel="rejection score: distance to the nearest class mean in radii", ylabel="density of the rows")
+    axes.set(xlabel="rejection score: how far outside every class", ylabel="density of the rows")
     axes.legend()
     return save_figure(figure, path)
 
