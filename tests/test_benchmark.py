@@ -45,6 +45,7 @@ def test_a_line_says_what_happened(tmp_path):
     assert record["settings"] == cell.settings
     assert [step for step, _ in record["curve"]] == [0, 3, 6]
     assert all(0.0 <= accuracy <= 1.0 for _, accuracy in record["curve"])
+    assert 0.0 < record["calibration_error"] < 1.0
     assert record["start_samples"] == 120  # 16 rows per class asked for, 12 there
     assert record["rows"] == {"train": 120, "test": 40}
     assert (record["labels"], record["batch_rows"], record["weights"]) == (10, 32, "random")
