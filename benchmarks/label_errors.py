@@ -214,7 +214,7 @@ TRAININGS: dict[str, dict[str, Any]] = {
 }
 REGRESSIONS = ("regression", "regression, label_errors", "regression, cleanlab")
 """Logistic regression on the frozen features, all rows or without those that a method takes for wrong."""
-SIZES = {"text": ("minilm", 20, 100, 1e-4), "image": ("convnet", 200, 300, 1e-3)}
+SIZES = {"text": ("minilm", 20, 60, 1e-4), "image": ("convnet", 200, 300, 1e-3)}
 """Kind → model, training rows per label, steps of 32 rows, learning rate."""
 
 

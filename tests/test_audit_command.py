@@ -206,7 +206,8 @@ def test_pairs_of_texts_and_another_split(audit, model, tmp_path):
 def test_what_cannot_be_audited_is_said_in_a_sentence(audit, model, tmp_path, monkeypatch, rows, words, said):
     monkeypatch.chdir(tmp_path)
     if rows is not None:
-        Dataset.from_dict(rows).to_csv(str(tmp_path / "rows.csv"))
+        with (tmp_path / "rows.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([list(rows), *zip(*rows.values(), strict=True)])
     code, _, error = audit("rows.csv", "--model", model, *words)
     assert code == 2
     assert said in error

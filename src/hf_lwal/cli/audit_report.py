@@ -19,6 +19,7 @@ LONGEST_TEXT = 600
 THUMBNAIL = 96
 """Pixels of the longer side of a picture."""
 BARS = 60
+BLUE, RED = "#9bb4cf", "#b3261e"
 WIDEST = 30.0
 """Margins beyond this are drawn at the edge."""
 
@@ -235,17 +236,17 @@ def histogram(margins: Sequence[float], suspicious: int) -> str:
         red, all_of = counts[True][bar], counts[True][bar] + counts[False][bar]
         height = 150 * math.log1p(all_of) / highest
         part = height * red / all_of if all_of else 0.0  # of one bar, shares are drawn as they are
-        for kind, top, size in (("right", 160 - height, height - part), ("wrong", 160 - part, part)):
+        for colour, top, size in ((BLUE, 160 - height, height - part), (RED, 160 - part, part)):
             if size > 0:
-                bars.append(f'<rect class="{kind}" x="{10 * bar}" y="{top:.1f}" width="9" height="{size:.1f}"/>')
+                bars.append(f'<rect fill="{colour}" x="{10 * bar}" y="{top:.1f}" width="9" height="{size:.1f}"/>')
     ticks = []
     for value in range(math.ceil(least / 5) * 5, math.floor(most) + 1, 5):
         place = 10 * (value - least) / step
-        ticks.append(f'<text x="{place:.1f}" y="176">{value}</text>')
+        ticks.append(f'<text x="{place:.1f}" y="176" font-size="9" text-anchor="middle">{value}</text>')
     edge = []
     if 0 < suspicious < len(margins):
         cut = (min(max((margins[suspicious - 1] + margins[suspicious]) / 2, least), most) - least) / step
-        edge.append(f'<line x1="{10 * cut:.1f}" x2="{10 * cut:.1f}" y1="0" y2="162"/>')
+        edge.append(f'<line x1="{10 * cut:.1f}" x2="{10 * cut:.1f}" y1="0" y2="162" stroke="{RED}"/>')
     return f'<svg viewBox="-10 0 620 180" role="img">{"".join(bars + ticks + edge)}</svg>'
 
 
@@ -254,11 +255,10 @@ body { font: 15px/1.45 system-ui, sans-serif; max-width: 70rem; margin: 2rem aut
 table { border-collapse: collapse; margin: .5rem 0 1.5rem; }
 th, td { text-align: left; vertical-align: top; padding: .25rem .6rem; border-bottom: 1px solid #ddd; }
 th { cursor: pointer; white-space: nowrap; position: sticky; top: 0; background: #fff; }
-td[data-v] { text-align: right; font-variant-numeric: tabular-nums; }
+td[data-v] { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 td bdi { white-space: pre-wrap; overflow-wrap: anywhere; }
 td.wrong { color: #b3261e; font-weight: 600; }
-svg { width: 100%; max-width: 46rem; } svg text { font-size: 9px; text-anchor: middle; fill: #555; }
-rect.right { fill: #9bb4cf; } rect.wrong { fill: #b3261e; } line { stroke: #b3261e; stroke-dasharray: 3 2; }
+svg { width: 100%; max-width: 46rem; }
 img { max-width: 96px; image-rendering: pixelated; }
 """
 SCRIPT = """

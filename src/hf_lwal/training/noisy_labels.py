@@ -73,7 +73,8 @@ class NoisyLabels(TrainerPart):
         self.rows.weights.values = weights.cpu()
         seconds = time.perf_counter() - began
         worst = [row for row in found.order.tolist() if found.suspicious[row]]
-        logger.warning(
+        logger.log(
+            logging.WARNING if trainer.is_world_process_zero() else logging.DEBUG,
             "%d of %d training rows probably have a wrong label (%.1f %% by estimate, in %.0f s) and are %s; the most "
             "suspicious are rows %s. model.suspicious_labels and `hf-lwal audit` list them.",
             len(worst),
