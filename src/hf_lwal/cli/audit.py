@@ -94,8 +94,8 @@ def run(options: AuditOptions) -> int:
         sep="\n",
         flush=True,
     )
-    order, found = judge(options, rows, start)
-    audit = Audit(Path(options.data).name, rows.names, listed(rows, order, found), found.share, rows.columns.kind)
+    found = judge(options, rows, start)
+    audit = Audit(Path(options.data).name, rows.names, listed(rows, found), found.share, rows.columns.kind)
     if not audit.judged:
         raise CommandError(
             f"Nothing can be said of the labels in {rows.columns.label!r}: no two rows with the same label, or rows "
@@ -132,24 +132,33 @@ def load_rows(options: AuditOptions) -> Rows:
     return Rows(labelled, labelled, None, names, columns, second, tuple(notes))
 
 
-def judge(options: AuditOptions, rows: Rows, start: Start) -> tuple[Sequence[int], LabelErrors]:
-    """The order in which the rows were read, and what was found of them in that order."""
+def judge(options: AuditOptions, rows: Rows, start: Start) -> LabelErrors:
+    """What is found of the rows."""
     import torch
 
     from ..modeling.label_errors import label_errors
 
+    ids = torch.tensor(rows.train["label"][:])
+    features = pixels(rows) if start.path is None else features_of_rows(options, rows, start, ids)
+    return label_errors(features, ids, len(rows.names))
+
+
+def features_of_rows(options: AuditOptions, rows: Rows, start: Start, ids: Tensor) -> Tensor:
+    """(N, H) on the CPU: what the model makes of every row."""
+    import torch
+
+    from ..modeling.label_audit import features_of
+    from ..modeling.open_set import _LabelledBatches
+    from ..modeling.start import collect_any
+
+    model = load_model(start, rows, options.max_length)
     order = list(range(len(rows.train)))
     if rows.columns.kind == "text":  # texts of similar length in a batch need little padding
         order.sort(key=[len(text) for text in rows.train[rows.columns.input]].__getitem__)
-    ids = torch.tensor(rows.train["label"][:])[order]
-    if start.path is None:
-        return order, label_errors(pixels(rows), ids, len(rows.names))
-    model = load_model(start, rows, options.max_length)
-    from ..modeling.open_set import _LabelledBatches
-
     inputs: Any = inputs_of(rows.train.select(order), rows.columns, rows.second)
-    batches = _LabelledBatches(model, inputs, start.processing_class, ids, options.batch_size)
-    return order, model.judge_labels(batches, num_labels=len(rows.names))[0]
+    batches = _LabelledBatches(model, inputs, start.processing_class, ids[order], options.batch_size)
+    found = collect_any(model, features_of(model), batches, model.device, True, "Labels", False).values.cpu()
+    return found[torch.tensor(order).argsort()]
 
 
 def load_model(start: Start, rows: Rows, max_length: int | None) -> Any:
@@ -192,23 +201,22 @@ def pixels(rows: Rows) -> Tensor:
     return torch.from_numpy(np.stack([np.asarray(picture, dtype=np.float32).ravel() / 255.0 for picture in pictures]))
 
 
-def listed(rows: Rows, order: Sequence[int], found: LabelErrors) -> list[Judged]:
+def listed(rows: Rows, found: LabelErrors) -> list[Judged]:
     """Every row with what was found, the most suspicious first, those of which nothing can be said last."""
     data, inputs = rows.train, inputs_of(rows.train, rows.columns, rows.second)
     numbers, labels = data[ROW][:], data["label"][:]
     unjudged = found.margins.isnan().nonzero()[:, 0].tolist()
     margins, likelier, suspicious = (part.tolist() for part in (found.margins, found.likelier, found.suspicious))
     judged = []
-    for place in (*found.order.tolist(), *unjudged):
-        row = order[place]
-        known = likelier[place] >= 0
+    for row in (*found.order.tolist(), *unjudged):
+        known = likelier[row] >= 0
         judged.append(
             Judged(
                 row=numbers[row],
                 label=rows.names[labels[row]],
-                likelier=rows.names[likelier[place]] if known else None,
-                margin=margins[place] if known else None,
-                suspicious=suspicious[place],
+                likelier=rows.names[likelier[row]] if known else None,
+                margin=margins[row] if known else None,
+                suspicious=suspicious[row],
                 shown=shown_of(inputs[row], rows.columns.kind),
                 cell=inputs[row] if rows.columns.kind == "image" else None,
             )

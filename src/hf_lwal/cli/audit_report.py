@@ -241,8 +241,8 @@ def histogram(margins: Sequence[float], suspicious: int) -> str:
                 bars.append(f'<rect fill="{colour}" x="{10 * bar}" y="{top:.1f}" width="9" height="{size:.1f}"/>')
     ticks = []
     for value in range(math.ceil(least / 5) * 5, math.floor(most) + 1, 5):
-        place = 10 * (value - least) / step
-        ticks.append(f'<text x="{place:.1f}" y="176" font-size="9" text-anchor="middle">{value}</text>')
+        middle = 10 * (value - least) / step
+        ticks.append(f'<text x="{middle:.1f}" y="176" font-size="9" text-anchor="middle">{value}</text>')
     edge = []
     if 0 < suspicious < len(margins):
         cut = (min(max((margins[suspicious - 1] + margins[suspicious]) / 2, least), most) - least) / step

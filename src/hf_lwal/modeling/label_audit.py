@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .distributed import rows_of_ranks
 from .functional import IGNORE_INDEX, class_ids
 from .inference import as_list
 from .label_errors import LabelErrors, label_errors
-from .open_set import _ids, _LabelledBatches
+from .open_set import _ids, _LabelledBatches, _of_all_ranks
 from .start import collect_any
 
 
@@ -62,29 +61,13 @@ class LabelAudit:
             batches = _LabelledBatches(
                 self, as_list(inputs, self.task), processing_class, _ids(self, labels), batch_size
             )
-        found, ids = self.judge_labels(batches, progress)
-        return as_records(found, ids, self.config.label_names)
-
-    def judge_labels(
-        self: Any, batches: Iterable[dict[str, Any]], progress: bool = True, num_labels: int | None = None
-    ) -> tuple[LabelErrors, Tensor]:
-        """The same as tensors, in the order of the rows.
-
-        Args:
-            batches: dicts with "labels" (B,), on any device.
-            progress: show a progress bar.
-            num_labels: of the data, if it is not the model's.
-
-        Returns:
-            What was found, and the labels (N,) int64.
-        """
-        number = self.config.num_labels if num_labels is None else num_labels
         samples = collect_any(self, features_of(self), batches, self.device, progress, "Labels", False)
-        values, ids = of_all_ranks(samples.values, class_ids(samples.labels))
+        values, ids = _of_all_ranks(samples.values, class_ids(samples.labels))
+        number = self.config.num_labels
         wrong = ids[(ids != IGNORE_INDEX) & ((ids < 0) | (ids >= number))]
         if len(wrong):
             raise ValueError(f"A row has label {int(wrong[0])}, but the labels are 0…{number - 1}.")
-        return label_errors(values, ids, number), ids
+        return as_records(label_errors(values, ids, number), ids, self.config.label_names)
 
 
 def features_of(model: Any) -> Callable[[dict[str, Any]], Tensor]:
@@ -96,15 +79,6 @@ def features_of(model: Any) -> Callable[[dict[str, Any]], Tensor]:
         return found
 
     return values
-
-
-def of_all_ranks(values: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Values and labels of the rows of all ranks, once where each rank was given all of them."""
-    parts, ids = rows_of_ranks(values), rows_of_ranks(labels)
-    alike = all(torch.equal(part, ids[0]) for part in ids)  # parts of the data would differ in their features
-    if alike and all(torch.allclose(part, parts[0], rtol=1e-3, atol=1e-5, equal_nan=True) for part in parts):
-        return parts[0], ids[0]
-    return torch.cat(parts), torch.cat(ids)
 
 
 def as_records(found: LabelErrors, labels: Tensor, names: dict[int, str]) -> list[dict[str, Any]]:

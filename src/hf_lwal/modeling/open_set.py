@@ -222,11 +222,11 @@ class OpenSet:
         return answers
 
 
-def _of_all_ranks(distances: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Distances and labels of the rows of all ranks, once where each rank was given all of them."""
-    parts, ids = rows_of_ranks(distances), rows_of_ranks(labels)
-    alike = all(torch.equal(part, ids[0]) for part in ids)  # parts of the data would differ in their distances
-    if alike and all(torch.allclose(part, parts[0], rtol=1e-3, atol=1e-5) for part in parts):
+def _of_all_ranks(values: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Values and labels of the rows of all ranks, once where each rank was given all of them."""
+    parts, ids = rows_of_ranks(values), rows_of_ranks(labels)
+    alike = all(torch.equal(part, ids[0]) for part in ids)  # parts of the data would differ in their values
+    if alike and all(torch.allclose(part, parts[0], rtol=1e-3, atol=1e-5, equal_nan=True) for part in parts):
         return parts[0], ids[0]
     return torch.cat(parts), torch.cat(ids)
 
