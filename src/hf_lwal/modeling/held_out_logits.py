@@ -139,7 +139,7 @@ def _regression(inputs: Tensor, labels: Tensor, weights: Tensor, num_labels: int
     def evaluate() -> Tensor:
         optimizer.zero_grad()
         loss = 0.5 * DECAY * weight.square().sum() / len(inputs)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         loss = loss.detach()
         for part in losses(weight, bias):
             part.backward()  # type: ignore[no-untyped-call]

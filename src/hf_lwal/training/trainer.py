@@ -361,6 +361,8 @@ class LwALTrainer(HookedTrainer):
         self._class_weights = check_train_labels(self, self.label_names_by_id())
         self._start_pass.check()
         self._noisy_labels.decide()
+        if self._class_weights is not None and self.lwal_settings.class_weights == "balanced":
+            self._class_weights = self._training_rows.balanced_weights()
         self._step_rows, self._label_log = self._new_step_rows(), LabelLog()
         model = self.core_model
         if isinstance(model, LwALPreTrainedModel):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
-from ..data.labels import ids_of, label_column, rows_per_class, scanned_rows
+from ..data.labels import balanced_weights, ids_of, label_column, rows_per_class, scanned_rows
 from ..data.sample_ids import NumberedCollator, NumberedRows, RowWeights
 from ..data.start_budget import batches_by_length
 from ..data.streams import KeptStream
@@ -98,6 +98,15 @@ class TrainingRows(TrainerPart):
         if labels is None or self.weights.values is None:
             return labels
         return np.where(self.weights.values >= 0.5, ids_of(labels, self.trainer.label_names_by_id()), IGNORE_INDEX)
+
+    def balanced_weights(self) -> Tensor | None:
+        """Class weights (C,) by the numbers of the rows that count, where labels can be read at once."""
+        names, labels = self.trainer.label_names_by_id(), self.label_column()
+        return (
+            None
+            if labels is None
+            else balanced_weights(ids_of(labels, names), len(names)).to(self.trainer.args.device)
+        )
 
     def collect(
         self,
