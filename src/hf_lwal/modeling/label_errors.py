@@ -194,14 +194,15 @@ def _converged(nearest: Nearest, confusion: Confusion, log_noise: Tensor) -> Noi
 
 
 def _best_scale(nearest: Nearest, log_noise: Tensor) -> float:
-    """The scale at which the given labels are likeliest, from a geometric grid."""
+    """The scale at which the given labels are likeliest, from a geometric grid and then from a finer one around it."""
     every = max(len(nearest.logits) // ROWS_FOR_SCALE, 1)
     size = float(nearest.logits.abs().mean()) or 1.0
 
     def likelihood(scale: float) -> float:
         return float((nearest.log_probabilities(scale, every) + log_noise[::every]).logsumexp(dim=1).mean())
 
-    return max((2.0 ** (power / 2) / size for power in range(-4, 22)), key=likelihood)
+    coarse = max((2.0 ** (power / 2) / size for power in range(-4, 22)), key=likelihood)
+    return max((coarse * 2.0 ** (power / 16) for power in range(-7, 8)), key=likelihood)
 
 
 class Confusion(NamedTuple):
