@@ -9,8 +9,8 @@ clinc150 comes with hf-lwal. The file of unknown texts (csv, json, parquet) has 
 honest control too, a one-hot head started from class means, which rejects by its largest probability.
 
 Writes predictions.csv and scores.png. Time: about 3 minutes on one core, and 2 for the control. Not in
-the paper: a text is rejected by how far its features lie from class means and its embedding from label vectors, in units
-that are measured on the validation rows.
+the paper: a text is rejected by how far its features lie from class means and its embedding from label vectors, in
+units that are measured on the validation rows.
 """
 
 import sys

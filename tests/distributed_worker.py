@@ -216,6 +216,24 @@ def rejection(folder: Path) -> dict[str, Any]:
     return radii | temperatures
 
 
+def suspicious_labels(folder: Path) -> dict[str, Any]:
+    """Labels judged from rows of which the ranks have unlike numbers, and from all rows on every rank."""
+    model, rows = build("bert"), rows_for("bert", 61, seed=3)
+    parts = [rows] if WORLD_SIZE == 1 else [rows.select(range(23)), rows.select(range(23, 61))]
+    given = {"parts": parts[dist.get_rank() if len(parts) > 1 else 0], "whole": rows}
+    batches = {name: list(part.with_format("torch").iter(8)) for name, part in given.items()}
+    return {name: model.suspicious_labels(part, progress=False) for name, part in batches.items()}
+
+
+def noisy_labels(folder: Path) -> dict[str, Any]:
+    """Rows with wrong labels left out, and counted for less, under accumulation."""
+    data = rows_for("bert", 64)
+    return {
+        mode: run(folder, data=data, lwal_noisy_labels=mode, **split(8, accumulation=2))
+        for mode in ("drop", "downweight")
+    }
+
+
 def unlike_starts(folder: Path) -> dict[str, Any]:
     """Ranks with seeds of their own; with unlike numbers of start rows; with a table that one of them altered."""
     rank, rows = dist.get_rank(), rows_for("bert", 64)
@@ -252,6 +270,8 @@ SCENARIOS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "plain_loop": plain_loop,
     "sum_over_ranks": sum_over_ranks,
     "rejection": rejection,
+    "suspicious_labels": suspicious_labels,
+    "noisy_labels": noisy_labels,
     "unlike_starts": unlike_starts,
 }
 

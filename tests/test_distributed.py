@@ -243,3 +243,27 @@ def test_unlike_starts(torchrun_folder):
         assert one[case]["checksums"]["start"] != one[case]["end"]
     assert one["altered"] == other["altered"]
     assert "hold unlike label tables: give all of them the same seed" in one["altered"]
+
+
+def test_labels_are_judged_by_the_rows_of_all_ranks(torchrun_folder, tmp_path):
+    """Each rank would otherwise suspect other rows, and estimate another share, from its own part."""
+    one, other = both_ranks(torchrun_folder, "suspicious_labels")
+    reference = in_one_process("suspicious_labels", tmp_path)["whole"]
+    assert len(reference) == 53, "those with a label"
+    for given in ("parts", "whole"):
+        assert one[given] == other[given]
+        assert {entry["row"] for entry in one[given]} == {entry["row"] for entry in reference}
+        found = {entry["row"]: entry for entry in one[given]}
+        for entry in reference:
+            assert found[entry["row"]]["margin"] == pytest.approx(entry["margin"], rel=1e-3, abs=1e-3)
+            assert found[entry["row"]]["suspicious"] == entry["suspicious"]
+
+
+def test_rows_left_out_or_weighted(torchrun_folder, tmp_path):
+    """Weights of one rank's rows alone in what the loss is divided by would give another gradient."""
+    ranks = both_ranks(torchrun_folder, "noisy_labels")
+    reference = in_one_process("noisy_labels", tmp_path)
+    plain = in_one_process("default", tmp_path / "plain")
+    for mode in ("drop", "downweight"):
+        assert_equal_runs(reference[mode], [rank[mode] for rank in ranks])
+        assert not torch.equal(reference[mode]["tensors"]["loss"], plain["tensors"]["loss"])

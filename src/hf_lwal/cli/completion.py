@@ -54,6 +54,7 @@ def list_values() -> dict[str, tuple[str, ...]]:
     from ..modeling.configuration_lwal import INITIAL_HEADS
     from ..objectives import OBJECTIVES
     from ..settings.presets import PRESETS
+    from ..settings.training_args import NOISY_LABELS
 
     return {
         "label_method": tuple(OBJECTIVES),
@@ -64,6 +65,7 @@ def list_values() -> dict[str, tuple[str, ...]]:
         "lwal_scale": ("auto",),
         "lwal_eval_refresh": ("auto", "no", "evaluate", "epoch"),
         "lwal_class_weights": ("balanced",),
+        "lwal_noisy_labels": NOISY_LABELS,
         "metric_for_best_model": MEASURED,
         "preset": GRIDS,
         "method": tuple(METHODS),

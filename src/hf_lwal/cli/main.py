@@ -19,6 +19,7 @@ from typing import Any
 from .. import __version__
 from ..errors import outcome
 from . import (
+    audit,
     card,
     compare,
     completion,
@@ -41,6 +42,7 @@ TRACEBACK = "--traceback"
 COMMANDS: dict[str, tuple[type[Any], Callable[[Any], int]]] = {
     "quickstart": (quickstart.QuickstartOptions, quickstart.run),
     "train": (train.TrainOptions, train.run),
+    "audit": (audit.AuditOptions, audit.run),
     "compare": (compare.CompareOptions, compare.run),
     "report": (report.ReportOptions, report.run),
     "hierarchy": (hierarchy_inputs.HierarchyOptions, hierarchy.run),

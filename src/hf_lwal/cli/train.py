@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ..training.trainer import LwALTrainer
 
-OF_THE_MODEL = ("lwal_class_weights", "lwal_pooling", "lwal_prior")
+OF_THE_MODEL = ("lwal_class_weights", "lwal_noisy_labels", "lwal_pooling", "lwal_prior")
 """Training arguments named after label vectors that hold for every way of learning from labels."""
 CONTROL = "control"
 """Folder, inside the output folder, of the control."""

@@ -117,7 +117,7 @@ def build_model(
         embedding_dim=embedding_dim,
         pooling=pooling or "auto",
     )
-    _agree_on_padding(model, start.processing_class)
+    agree_on_padding(model, start.processing_class)
     return model
 
 
@@ -142,7 +142,7 @@ def small_convnet(side: int, names: list[str], embedding_dim: str | None) -> LwA
         raise CommandError(f"--embedding-dim: {error}") from error
 
 
-def _agree_on_padding(model: LwALPreTrainedModel, processing_class: Any) -> None:
+def agree_on_padding(model: LwALPreTrainedModel, processing_class: Any) -> None:
     """Give the tokenizer of a language model a padding token, and the model the same."""
     if not hasattr(processing_class, "pad_token"):
         return

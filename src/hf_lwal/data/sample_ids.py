@@ -11,6 +11,24 @@ SAMPLE_ID = "lwal_sample_id"
 """Key of a batch under which the ids (B,) int64 travel; the trainer takes it out before the model's forward."""
 
 
+ROW_WEIGHT = "lwal_row_weight"
+"""Key of a batch under which what rows count (B,) float32 travels; the trainer takes it out, too."""
+
+
+class RowWeights:
+    """What each row of a training set counts; shared by all who read it, since it is known only when training begins.
+
+    Attributes:
+        values: (N,) float32 on the CPU, 0…1; None while all count the same.
+    """
+
+    values: torch.Tensor | None = None
+
+    def kept(self, rows: int) -> Sequence[int]:
+        """The rows that count for the most part."""
+        return range(rows) if self.values is None else (self.values >= 0.5).nonzero()[:, 0].tolist()
+
+
 class NumberedRow(NamedTuple):
     """A row and its id; no dict, so that nothing removes the id as an unused column."""
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from .labelled_inputs import labelled_values, of_all_ranks
 from .linear_fold import fit_label_temperature
-from .open_set import labelled_values, of_all_ranks
 from .row_blocks import some_of
 
 

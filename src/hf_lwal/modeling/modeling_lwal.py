@@ -38,6 +38,7 @@ from .heads import (
 from .hub_code import complete_card, forget_code, remove_code, take_back_code, write_code
 from .inference import encode as encode_inputs
 from .inference import predict as predict_labels
+from .label_audit import LabelAudit
 from .label_editing import LabelEditing
 from .label_table_file import check_label_table_file, write_label_table_file
 from .loading import (
@@ -60,7 +61,7 @@ from .start import StartSamples, collect, finite_samples, warn_of_alike_rows, wa
 logger = logging.getLogger(__name__)
 
 
-class LwALPreTrainedModel(LabelEditing, NameStart, OpenSet, Calibration, LabelTableModel):
+class LwALPreTrainedModel(LabelAudit, LabelEditing, NameStart, OpenSet, Calibration, LabelTableModel):
     """What the three tasks share; use `LwALForSequenceClassification` and its siblings.
 
     Attributes:

@@ -38,6 +38,8 @@ class LossContext:
         own_loss: the user's ``compute_loss_func``, or None.
         epochs: epochs of the whole training, rounded up.
         sample_ids: (B,) int64, which rows of the training set these are; only for methods that need it.
+        row_weights: (B,) float32, what the rows of a training batch count; None where all count the same. Then
+            ``num_items`` is the sum of the weights.
     """
 
     model: Any
@@ -52,6 +54,7 @@ class LossContext:
     own_loss: Callable[..., Tensor] | None = None
     epochs: int = 0
     sample_ids: Tensor | None = None
+    row_weights: Tensor | None = None
 
     @property
     def training(self) -> bool:
@@ -90,6 +93,8 @@ class LossContext:
         """
         if self.num_items is None:
             return row_losses.sum() / (labels != IGNORE_INDEX).sum().clamp(min=1)
+        if self.row_weights is not None:
+            row_losses = row_losses * self.row_weights.to(row_losses)
         return row_losses.sum() * self.world_size / torch.as_tensor(self.num_items).clamp(min=1).to(row_losses.device)
 
 

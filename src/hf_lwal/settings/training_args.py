@@ -45,6 +45,7 @@ class LwALSettings(NamedTuple):
         static_model: text model that embeds the class names for static_label.
         pooling: how a text model pools its tokens; None as it does.
         label_names: "auto", "off" or descriptions by label name: what counts as one more start row of a class.
+        noisy_labels: "keep", "drop" or "downweight": what becomes of rows whose label is probably wrong.
     """
 
     label_method: str
@@ -66,6 +67,7 @@ class LwALSettings(NamedTuple):
     pooling: str | None = None
     label_names: str | dict[str, str] = "auto"
     prior: str = "uniform"
+    noisy_labels: str = "keep"
 
     @property
     def of_the_method(self) -> dict[str, float]:
@@ -194,6 +196,14 @@ class LwALTrainingArguments(TrainingArguments):
             "help": "Names of labels as samples, for text: what the encoder makes of a name counts as one more start "
             "row of a class with fewer than 16, and starts one without any. auto (where names predict the start rows "
             "better than chance), off, or descriptions by label name, as JSON. default auto."
+        },
+    )
+    lwal_noisy_labels: str | None = field(
+        default=None,
+        metadata={
+            "help": "What becomes of training rows whose label is probably wrong, which a pass over all rows finds "
+            "before the first step, whatever the method: keep, drop (they count for nothing), or downweight (they "
+            "count by the probability that the label is right). How many there are is estimated. default keep."
         },
     )
     lwal_scale: str | None = field(
@@ -337,6 +347,7 @@ def resolve(args: TrainingArguments) -> LwALSettings:
         pooling=_pooling(given("lwal_pooling")),
         label_names=check_label_names(given("lwal_label_names")),
         prior=_prior(given("lwal_prior"), method),
+        noisy_labels=_noisy_labels(given("lwal_noisy_labels")),
     )
 
 
@@ -345,6 +356,15 @@ def _prior(value: str | None, method: str) -> str:
         raise ValueError(f"lwal_prior is {value!r}, but it must be train or uniform.")
     takes = method in WITH_PRIOR or ":" in method  # a class of the user's own, which may use the usual cross-entropy
     return value if value is not None and takes else "uniform"
+
+
+NOISY_LABELS = ("keep", "drop", "downweight")
+
+
+def _noisy_labels(value: str | None) -> str:
+    if value not in (None, *NOISY_LABELS):
+        raise ValueError(f"Unknown lwal_noisy_labels {value!r}: choose one of {', '.join(NOISY_LABELS)}.")
+    return value or "keep"
 
 
 def _pooling(value: str | None) -> str | None:

@@ -20,8 +20,13 @@ ROWS_PER_LABEL = 2
 """Rows of a batch for each label below which the paper's class means say little of their classes."""
 
 
-def check_settings(trainer: HookedTrainer) -> None:
-    """Refuse and warn of settings that do not go together, before the first step."""
+def check_settings(trainer: HookedTrainer, loss_is_replaced: bool = False) -> None:
+    """Refuse and warn of settings that do not go together, before the first step.
+
+    Args:
+        trainer: about to train.
+        loss_is_replaced: a subclass has a ``compute_loss`` of its own, which never calls the trainer's.
+    """
     args, accumulates = trainer.args, trainer.args.gradient_accumulation_steps > 1
     if trainer.label_objective.accumulation_caveat is not None and accumulates:
         logger.warning(trainer.label_objective.accumulation_caveat)
@@ -32,6 +37,8 @@ def check_settings(trainer: HookedTrainer) -> None:
             args.gradient_accumulation_steps,
         )
     model = trainer.lwal_model
+    if trainer.lwal_settings.noisy_labels == "downweight":
+        _refuse_weights(trainer, model is not None and model.label_update.of_batch, loss_is_replaced)
     if model is None:
         return
     of_batch = model.label_update.of_batch
@@ -52,6 +59,20 @@ def check_settings(trainer: HookedTrainer) -> None:
         )
     if model.config.repel_weight > 0:
         logger.warning("With gradient accumulation the repel loss compares rows within a micro-batch only.")
+
+
+def _refuse_weights(trainer: HookedTrainer, of_batch: bool, loss_is_replaced: bool) -> None:
+    if of_batch:
+        reason = "the paper preset takes the label vectors from all rows of a batch alike"
+    elif trainer.compute_loss_func is not None:
+        reason = "compute_loss_func gives one loss for all rows of a batch"
+    elif loss_is_replaced:
+        reason = f"{type(trainer).__name__}.compute_loss replaces the loss, and would not know"
+    else:
+        return
+    raise ValueError(
+        f"lwal_noisy_labels='downweight' lets rows count for less, but {reason}: use lwal_noisy_labels='drop'."
+    )
 
 
 def _warn_of_small_steps(trainer: HookedTrainer, num_labels: int) -> None:

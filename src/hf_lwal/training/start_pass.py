@@ -9,7 +9,6 @@ from typing import Any
 
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
-from ..data.labels import label_column
 from ..data.start_budget import FORWARD_ROWS, rows_per_class_within
 from ..modeling.distributed import broadcast_, first_rank_says
 from ..modeling.inference import max_length_of
@@ -180,7 +179,7 @@ class StartPass(TrainerPart):
     def _rows_per_class(self) -> int:
         """Rows per class of the start pass: more than `lwal_init_samples` where fitted, as the budget allows."""
         trainer, settings = self.trainer, self.trainer.lwal_settings
-        labels = label_column(trainer.train_dataset)
+        labels = self.rows.label_column()
         sizes = None if trainer.is_deepspeed_enabled else trainer.label_objective.fitted_sizes(trainer.core_model)
         if sizes is None or labels is None:
             return settings.init_samples

@@ -17,11 +17,12 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import TrainOutput, has_length
 
 from ..data.labels import CheckedCollator
-from ..data.sample_ids import SAMPLE_ID
+from ..data.sample_ids import ROW_WEIGHT, SAMPLE_ID
 from ..metrics import AccuracyAndF1
 from ..modeling.configuration_lwal import match_label_names
 from ..modeling.core import LwALClassifierOutput
 from ..modeling.distributed import all_reduce_sum, broadcast_, world_size
+from ..modeling.functional import IGNORE_INDEX
 from ..modeling.modeling_lwal import LwALPreTrainedModel
 from ..modeling.peft_support import check_adapter, check_trainable, core_model
 from ..modeling.tasks import task_of_class
@@ -44,6 +45,7 @@ from .checks import (
 from .exact_accumulation import WholeStep
 from .hub_pushes import HubPushes
 from .label_log import LabelLog
+from .noisy_labels import NoisyLabels
 from .own_loss import replaces_loss, seen_outputs
 from .own_optimizer import Names, carry_over, parameter_names
 from .repooling import with_pooling
@@ -95,7 +97,14 @@ class LwALTrainer(HookedTrainer):
         self._checkpointing, self._hub_pushes, self._best_model = Checkpointing(self), HubPushes(self), BestModel(self)
         self._training_rows = TrainingRows(self)
         self._start_pass = StartPass(self, self._training_rows)
-        self._parts = (self._hub_pushes, self._checkpointing, self._best_model, self._training_rows)
+        self._noisy_labels = NoisyLabels(self, self._training_rows)
+        self._parts = (
+            self._hub_pushes,
+            self._checkpointing,
+            self._best_model,
+            self._training_rows,
+            self._noisy_labels,
+        )
         self._take_settings(args, model)
         given = inspect.signature(Trainer.__init__).bind_partial(self, model, args, *positional, **kwargs).arguments
         self._own_optimizer = any(part is not None for part in given.get("optimizers") or ())
@@ -242,10 +251,11 @@ class LwALTrainer(HookedTrainer):
                 f"Training needs labels, but a batch has only the columns {', '.join(sorted(inputs))}: name the "
                 "label column `label` or `labels`."
             )
-        hidden = {SAMPLE_ID} if self.label_objective.passes_labels else {SAMPLE_ID, "labels"}
+        hidden = {SAMPLE_ID, ROW_WEIGHT} | (set() if self.label_objective.passes_labels else {"labels"})
         kept = {name: value for name, value in inputs.items() if name not in hidden}
         items = self._items_of_step if num_items_in_batch is None else num_items_in_batch
-        context = self._context(items if model.training else None, inputs.get(SAMPLE_ID))
+        weights = inputs.get(ROW_WEIGHT)
+        context = self._context(items if model.training else None, inputs.get(SAMPLE_ID), weights)
         self._ours_ran = True
         if context.training and self._whole_step is not None:
             context.model.label_tracking = "off"  # the forward must not refresh from a part of the step
@@ -259,7 +269,8 @@ class LwALTrainer(HookedTrainer):
         if isinstance(outputs, LwALClassifierOutput):
             outputs.loss = loss
         if model.training:  # a subclass's training_step need not say how many rows the step has
-            self._observe(outputs, labels, terms)
+            trusted = labels if weights is None else labels.masked_fill(weights < 0.5, IGNORE_INDEX)
+            self._observe(outputs, trusted, terms)
         return (loss, outputs) if return_outputs else loss
 
     @contextmanager
@@ -289,7 +300,9 @@ class LwALTrainer(HookedTrainer):
     def loss_is_scaled_for_ga(self, scaled: bool | None) -> None:
         self._scaled = scaled
 
-    def _context(self, num_items: Tensor | None, sample_ids: Tensor | None = None) -> LossContext:
+    def _context(
+        self, num_items: Tensor | None, sample_ids: Tensor | None = None, row_weights: Tensor | None = None
+    ) -> LossContext:
         return LossContext(
             model=self.core_model,
             num_items=num_items,
@@ -303,6 +316,7 @@ class LwALTrainer(HookedTrainer):
             own_loss=self.compute_loss_func,
             epochs=self.state.num_train_epochs,
             sample_ids=sample_ids,
+            row_weights=row_weights,
         )
 
     @torch.no_grad()
@@ -351,12 +365,15 @@ class LwALTrainer(HookedTrainer):
 
     def start_labels(self) -> None:
         """Train begin: check the labels, hand the class means to the trainer, run the start pass where wanted."""
-        check_settings(self)
+        check_settings(self, replaces_loss(self, LwALTrainer.compute_loss))
         if (left_out := untrained_parts(self)) is not None:
             self._warn_once(left_out)
         names = self.label_names_by_id()
         self._class_weights, self._log_prior = check_train_labels(self, names), log_prior(self, names)
         self._start_pass.check()
+        self._noisy_labels.decide()
+        if self._class_weights is not None and self.lwal_settings.class_weights == "balanced":
+            self._class_weights = self._training_rows.balanced_weights()
         self._step_rows, self._label_log = self._new_step_rows(), LabelLog()
         model = self.core_model
         if isinstance(model, LwALPreTrainedModel):

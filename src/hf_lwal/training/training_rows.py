@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
-from ..data.labels import label_column, rows_per_class, scanned_rows
-from ..data.sample_ids import NumberedCollator, NumberedRows
+from ..data.labels import balanced_weights, ids_of, label_column, rows_per_class, scanned_rows
+from ..data.sample_ids import NumberedCollator, NumberedRows, RowWeights
 from ..data.start_budget import batches_by_length
 from ..data.streams import KeptStream
 from ..modeling.distributed import broadcast_rows, rows_of_ranks, world_size
 from ..modeling.functional import IGNORE_INDEX
 from ..modeling.start import StartSamples, batch_norms, collect_any, finite_samples, own_random_state
-from .transformers_internals import TrainerPart
+from .transformers_internals import HookedTrainer, TrainerPart
 
 Batches = list[Any] | DataLoader[Any]
 
@@ -25,14 +27,26 @@ class TrainingRows(TrainerPart):
 
     _stream: KeptStream | None = None
 
+    def __init__(self, trainer: HookedTrainer) -> None:
+        super().__init__(trainer)
+        self.weights = RowWeights()
+
     def rows_to_load(self, dataset: Any, collator: Any, description: str, training: bool) -> tuple[Any, Any]:
         """Remember the first rows of a stream; number rows for objectives that keep something of each."""
         trainer, objective = self.trainer, self.trainer.label_objective
         trainer.data_collator.names = trainer.label_names_by_id()  # scripts name the labels after building the trainer
-        if training and isinstance(dataset, IterableDataset) and not objective.needs_sample_ids:
+        judged = trainer.lwal_settings.noisy_labels != "keep"
+        if training and judged and _is_stream(dataset):
+            raise ValueError(
+                f"lwal_noisy_labels={trainer.lwal_settings.noisy_labels!r} judges all training rows before the first "
+                f"step, but {type(dataset).__name__} is a stream, whose rows have no number: use a map-style data "
+                "set, with a length and an index, or lwal_noisy_labels='keep'."
+            )
+        numbered = objective.needs_sample_ids or judged
+        if training and isinstance(dataset, IterableDataset) and not numbered:
             self._stream = KeptStream(dataset)
             return self._stream, collator
-        if not training or not objective.needs_sample_ids:
+        if not training or not numbered:
             return dataset, collator
         if _is_stream(dataset):
             raise ValueError(
@@ -40,7 +54,8 @@ class TrainingRows(TrainerPart):
                 f"{type(dataset).__name__} is a stream, whose rows have no number: use a map-style data set, with a "
                 "length and an index."
             )
-        objective.allocate(len(dataset), len(trainer.label_names_by_id()))
+        if objective.needs_sample_ids:
+            objective.allocate(len(dataset), len(trainer.label_names_by_id()))
         rows, collator = trainer.with_columns_of_model(dataset, collator, description)
         return NumberedRows(rows), NumberedCollator(collator)
 
@@ -57,13 +72,15 @@ class TrainingRows(TrainerPart):
                 rows = (KeptStream(dataset) if self._stream is None else self._stream).first(per_class, num_labels)
                 size = args.eval_batch_size
                 return [collator(rows[start : start + size]) for start in range(0, len(rows), size)]
-            labels = label_column(trainer.train_dataset)
+            labels = self.label_column()
             if labels is None:
-                indices = scanned_rows(dataset, per_class, num_labels, args.seed)
+                kept = self.weights.kept(len(dataset))
+                indices = [
+                    kept[place] for place in scanned_rows(Subset(dataset, kept), per_class, num_labels, args.seed)
+                ]
             else:
                 indices = rows_per_class(labels, per_class, args.seed)
-            parts: Any = batches_by_length(dataset, indices, args.eval_batch_size)
-            return DataLoader(Subset(dataset, indices), batch_sampler=parts, collate_fn=collator)
+            return self._batches_of(dataset, collator, indices)
 
     def of_some_classes(self, most: int) -> Batches:
         """Collated batches of at least two rows per class, of as many random classes as there are rows for.
@@ -75,7 +92,7 @@ class TrainingRows(TrainerPart):
             None of a stream, and of data sets whose labels are not known without reading all of them.
         """
         trainer, args = self.trainer, self.trainer.args
-        labels = None if _is_stream(trainer.train_dataset) else label_column(trainer.train_dataset)
+        labels = None if _is_stream(trainer.train_dataset) else self.label_column()
         if labels is None:
             return []
         dataset, collator = trainer.with_columns_of_model(trainer.train_dataset, trainer.data_collator, "training")
@@ -86,20 +103,52 @@ class TrainingRows(TrainerPart):
         rows = np.flatnonzero(np.isin(labels, classes))
         indices = rows[rows_per_class(labels[rows], max(most // len(classes), 2), args.seed)]
         with own_random_state():
-            parts: Any = batches_by_length(dataset, indices.tolist(), args.eval_batch_size)
-            return DataLoader(Subset(dataset, indices.tolist()), batch_sampler=parts, collate_fn=collator)
+            return self._batches_of(dataset, collator, indices.tolist())
 
-    def collect(self, batches: Batches, description: str, as_in_training: bool = False) -> StartSamples:
+    def all(self) -> Batches:
+        """Collated batches of all rows of a map-style data set."""
+        trainer = self.trainer
+        dataset, collator = trainer.with_columns_of_model(trainer.train_dataset, trainer.data_collator, "training")
+        return self._batches_of(dataset, collator, range(len(dataset)))
+
+    def _batches_of(self, dataset: Any, collator: Any, indices: Sequence[int]) -> Batches:
+        parts: Any = batches_by_length(dataset, indices, self.trainer.args.eval_batch_size)
+        return DataLoader(Subset(dataset, indices), batch_sampler=parts, collate_fn=collator)
+
+    def label_column(self) -> np.ndarray | None:
+        """Labels (N,), where they can be read at once; of rows that do not count, -100."""
+        labels = label_column(self.trainer.train_dataset)
+        if labels is None or self.weights.values is None:
+            return labels
+        return np.where(self.weights.values >= 0.5, ids_of(labels, self.trainer.label_names_by_id()), IGNORE_INDEX)
+
+    def balanced_weights(self) -> Tensor | None:
+        """Class weights (C,) by the numbers of the rows that count, where labels can be read at once."""
+        names, labels = self.trainer.label_names_by_id(), self.label_column()
+        return (
+            None
+            if labels is None
+            else balanced_weights(ids_of(labels, names), len(names)).to(self.trainer.args.device)
+        )
+
+    def collect(
+        self,
+        batches: Batches,
+        description: str,
+        as_in_training: bool = False,
+        values_of: Callable[[dict[str, Any]], Tensor] | None = None,
+    ) -> StartSamples:
         """What class means are taken of for these batches, the same on every rank, each of which reads its share.
 
         Args:
             batches: from `of_each_class`.
             description: of the progress bar.
             as_in_training: BatchNorm layers normalise by the statistics of batches.
+            values_of: what to collect instead.
         """
         trainer, device = self.trainer, self.trainer.args.device
         model = trainer.core_model
-        values_of = trainer.label_objective.start_values(model)
+        values_of = values_of or trainer.label_objective.start_values(model)
         show = not trainer.args.disable_tqdm and trainer.is_local_process_zero()
         samples = StartSamples(torch.zeros(0, 0, device=device), torch.zeros(0, dtype=torch.int64, device=device), 0.0)
         shares = self._shares_of_ranks(batches)

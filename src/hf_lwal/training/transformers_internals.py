@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from ..data.sample_ids import NumberedRows
+from ..data.sample_ids import ROW_WEIGHT, NumberedRows
 from ..errors import reason
 from ..modeling.functional import IGNORE_INDEX
 from ..modeling.modeling_lwal import LwALPreTrainedModel
@@ -278,8 +278,12 @@ class HookedTrainer(Trainer):
     # -- rows ---------------------------------------------------------------------------------------------------------
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Tensor | None:
-        labels = [batch["labels"] for batch in batch_samples if "labels" in batch]
-        return torch.stack([(part != IGNORE_INDEX).sum() for part in labels]).sum() if labels else None
+        counts = [
+            ((batch["labels"] != IGNORE_INDEX) * batch.get(ROW_WEIGHT, 1)).sum()
+            for batch in batch_samples
+            if "labels" in batch
+        ]
+        return torch.stack(counts).sum() if counts else None
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
