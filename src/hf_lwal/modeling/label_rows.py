@@ -36,6 +36,7 @@ class EditableRows(nn.Module):
     counts: Tensor
     offset_bias: Tensor
     rejection_radii: Tensor
+    rejection_edges: Tensor
     row_scatter: Tensor
     distance_bias: Tensor
     without_bias: bool | None

@@ -303,7 +303,7 @@ class LabelTable(EditableRows):
         sums = self.sums_of(values, labels)
         rows = sums[:, -1]
         vectors = self.through(head, centroids(sums[:, :-1], rows))
-        distances = self._distances(values, vectors, head, labels).stored_if_few()
+        distances: Tensor | Distances = self._distances(values, vectors, head, labels).stored_if_few()
         measured = without_names(labels, names)
         if not self._has_no_bias():
             distances = with_heights(distances, self.heights)

@@ -98,7 +98,7 @@ def rejection_of(model: LabelTableModel) -> tuple[str, nn.Module] | None:
     scores: nn.Module = RejectionScores(model)
     if model.head is None:  # scores of embeddings, which the folded model has no more
         scores = nn.Sequential(copy.deepcopy(model.head_module), scores)
-    return model.config.head_name, scores
+    return str(model.config.head_name), scores
 
 
 def _give_scores(model: PreTrainedModel, head_name: str, scores: nn.Module) -> None:
