@@ -1,6 +1,6 @@
 """Expected calibration error before and after one temperature, of adaptive labels and of one-hot controls.
 
-    python benchmarks/calibration.py --data-root DATA --output calibration.jsonl     # about half an hour on one core
+    python benchmarks/calibration.py --data-root DATA --output calibration.jsonl     # 20 minutes a seed, shared core
     python benchmarks/calibration.py --summarise calibration.jsonl                   # the table alone
 
 MiniLM, pooled as it was trained to be, on a few training rows per label; the temperature is fitted to validation rows

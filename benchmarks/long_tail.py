@@ -1,6 +1,6 @@
 """Classes with few rows among classes with many: what a log prior in the training loss does for them.
 
-    python benchmarks/long_tail.py --data-root DATA --output long_tail.jsonl     # about half an hour on one core
+    python benchmarks/long_tail.py --data-root DATA --output long_tail.jsonl     # half an hour a seed on a shared core
     python benchmarks/long_tail.py --summarise long_tail.jsonl                   # the table alone
 
 A random order of the classes gets 64, …, 2 training rows, in a geometric series; test rows are as many of each class.
