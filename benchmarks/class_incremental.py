@@ -140,14 +140,13 @@ class Record:
 
     def summary(self) -> dict[str, Any]:
         """Average, last, forgetting, and the curve, in percent."""
-        curve = [100 * float(np.nanmean(row)) for row in self.cells]
-        lost = np.nanmax(self.cells[:-1, :-1], axis=0) - self.cells[-1, :-1]
-        return {
-            "average": round(float(np.mean(curve)), 3),
-            "last": round(curve[-1], 3),
-            "forgetting": round(100 * float(lost.mean()), 3),
-            "curve": [round(value, 2) for value in curve],
-        }
+        measured = bool(np.isfinite(self.cells[0, 0]))  # joint training is measured at the end alone
+        curve = [100 * float(np.nanmean(row)) for row in (self.cells if measured else self.cells[-1:])]
+        found: dict[str, Any] = {"last": round(curve[-1], 3), "curve": [round(value, 2) for value in curve]}
+        if measured:
+            lost = np.nanmax(self.cells[:-1, :-1], axis=0) - self.cells[-1, :-1]
+            found |= {"average": round(float(np.mean(curve)), 3), "forgetting": round(100 * float(lost.mean()), 3)}
+        return found
 
 
 # -- nothing is trained, or the first domain alone ------------------------------------------------------------------
@@ -449,12 +448,8 @@ def summary(lines: list[dict[str, Any]]) -> str:
     rows = []
     for method in dict.fromkeys(line["method"] for line in lines):
         found = [line for line in lines if line["method"] == method]
-        whole = all(np.isfinite(line["average"]) for line in found)
-        keys = ("average", "last", "forgetting") if whole else ("last",)
-        cells = [
-            spread(mean_and_sd([line[key] for line in found])) if key in keys else "–"
-            for key in ("average", "last", "forgetting")
-        ]
+        keys = ("average", "last", "forgetting")
+        cells = [spread(mean_and_sd([line[key] for line in found])) if key in found[0] else "–" for key in keys]
         rows.append([method, *cells, str(len(found))])
     return markdown_table(["method", "average", "at the end", "forgetting", "orders"], rows)
 
