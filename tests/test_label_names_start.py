@@ -271,8 +271,8 @@ def test_labels_are_added_by_name_alone(words, caplog):
     assert [best[0]["label"] for best in model.predict(["key 9", "key7 key7"], words)] == ["key_9", "seven"]
     with pytest.raises(ValueError, match="'LABEL_5' tells nothing"):
         model.add_label("LABEL_5", processing_class=words)
-    with pytest.raises(ValueError, match="stands for examples"):
-        model.add_label("eight", ["key8"], words, description="key8")
+    with pytest.raises(ValueError, match="beside or in place of examples"):
+        model.add_label("eight", ["key8"], description="key8")
     with pytest.raises(ValueError, match="processing_class alone"):
         model.add_label("eight")
     with pytest.raises(ValueError, match="at least one text"):

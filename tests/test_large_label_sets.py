@@ -161,8 +161,15 @@ def test_radii_and_rejection_scores_in_blocks_are_those_of_all_labels(block, mon
     first = samples.labels == 0
     expected = (first.sum() * own[first].max() + 10.0 * own.max()) / (first.sum() + 10.0)
     torch.testing.assert_close(radii[0], expected, rtol=0, atol=1e-6)
-    scores = (cosine_distances(samples.values, means)[:, :10] / radii[:10]).amin(dim=1)
-    torch.testing.assert_close(model.rejection_scores(samples.values), scores, rtol=1e-6, atol=1e-6)
+    with torch.no_grad():
+        embeddings = model.head(samples.values).double()
+    squares = torch.cdist(embeddings, model.label_table.label_vectors.double()).square()
+    unit, edge = model.label_table.rejection_edges.double()
+    assert float(unit) == pytest.approx(float(squares[torch.arange(len(squares)), samples.labels].max()), rel=1e-5)
+    sums = (cosine_distances(samples.values, means) / radii).double() + squares / unit
+    assert float(edge) == pytest.approx(float(sums[torch.arange(len(sums)), samples.labels].max()), rel=1e-5)
+    scores = (sums[:, :10] / edge).amin(dim=1)
+    torch.testing.assert_close(model.rejection_scores(samples.values).double(), scores, rtol=1e-4, atol=1e-4)
 
 
 def test_names_are_believed_in_blocks_as_of_all_rows_at_once(monkeypatch):

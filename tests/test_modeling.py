@@ -415,7 +415,8 @@ def test_initialize_labels_leaves_no_trace_but_head_and_table(tiny_config):
         changed = {key for key, value in model.state_dict().items() if not torch.equal(value, before[key])}
         head = f"encoder.{model.config.head_name}"
         assert changed == {f"{head}.weight", f"{head}.bias"} | {
-            f"classifier.{part}" for part in ("label_vectors", "class_features", "counts", "log_scale_bias")
+            f"classifier.{part}"
+            for part in ("label_vectors", "class_features", "counts", "log_scale_bias", "row_scatter")
         }
         assert model.label_table.counts.tolist() == [8] * LABELS
         means = torch.stack([samples.values[samples.labels == c].mean(0) for c in range(LABELS)])

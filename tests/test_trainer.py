@@ -386,7 +386,8 @@ def test_checkpoints_with_names_of_older_versions(tiny_config, tmp_path, caplog,
     best.train()
     assert best.state.best_model_checkpoint.endswith("checkpoint-1")
     reloaded = type(best.model).from_pretrained(best.state.best_model_checkpoint).state_dict()
-    assert all(torch.equal(value, reloaded[name]) for name, value in best.model.state_dict().items())
+    found = {name for name, value in best.model.state_dict().items() if not torch.equal(value, reloaded[name])}
+    assert found <= {"classifier.row_scatter"}  # measured when the best model is kept
     assert not all(torch.equal(value, expected[name]) for name, value in best.model.state_dict().items())
 
 
@@ -405,8 +406,9 @@ def test_load_best_model_at_end_follows_accuracy(tiny_config, tmp_path):
     trainer.train()
     assert trainer.best_metric == "accuracy"
     best = AutoModelForLwALClassification.from_pretrained(trainer.state.best_model_checkpoint)
-    for key, value in table_state(trainer.model).items():
-        assert torch.equal(value, best.label_table.state_dict()[key])
+    for key, value in table_state(trainer.model).items():  # an earlier model than the last is measured when it is kept
+        assert torch.equal(value, best.label_table.state_dict()[key]) or key == "row_scatter"
+    assert (trainer.model.label_table.row_scatter > 0).all()
     logged = {log["step"]: log["eval_accuracy"] for log in trainer.state.log_history if "eval_accuracy" in log}
     assert trainer.evaluate()["eval_accuracy"] == max(logged.values()) == trainer.state.best_metric
     chosen = arguments(

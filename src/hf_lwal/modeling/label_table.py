@@ -350,7 +350,9 @@ class LabelTable(EditableRows):
         """
         within = self.variance_within(*_finite(values, labels), head)
         counts = self.counts.clamp(min=1)
-        self.distance_bias.copy_(torch.where(self.seen, bias_of_few_rows(within, counts), 0.0))
+        bias = bias_of_few_rows(within, counts)
+        bias = bias - bias[self.seen].min() if bool(self.seen.any()) else bias  # what all share moves no label
+        self.distance_bias.copy_(torch.where(self.seen, bias, 0.0))
         self.without_bias = None
         moved = self.offset_bias.square().sum(dim=1) - self.distance_bias + within / counts  # (C,)
         self.row_scatter[0], self.row_scatter[1] = within, within + moved[self.seen].mean()

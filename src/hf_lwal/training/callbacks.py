@@ -44,6 +44,8 @@ class CentroidRefreshCallback(TrainerCallback):
         if control.should_evaluate or control.should_save or control.should_training_stop:
             self.trainer.check_finite()
             self.trainer.refresh_for_evaluation(epoch_end=False)
+        if control.should_training_stop:  # before the last save
+            self.trainer.measure_scatter()
 
     def on_epoch_end(
         self,
@@ -65,7 +67,7 @@ class CentroidRefreshCallback(TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """Measure how far rows lie from label vectors, of the model that was kept."""
+        """Measure how far rows lie from label vectors, where an earlier model was kept or the last step came early."""
         self.trainer.measure_scatter()
 
     def on_save(

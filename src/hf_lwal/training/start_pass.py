@@ -113,9 +113,12 @@ class StartPass(TrainerPart):
         trainer.state.log_history.append(entry)
 
     def measure_scatter(self) -> None:
-        """Train end: measure how far rows lie from class means and label vectors, on a few of them."""
+        """Train end: measure how far rows lie from class means and label vectors, on a few, where it is not known."""
         trainer, model = self.trainer, self.trainer.lwal_model
         if model is None or not trainer.label_objective.refreshes_labels or trainer.shards_weights:
+            return
+        model.bring_labels_up_to_date()
+        if not first_rank_says(not bool(model.label_table.row_scatter.any()), trainer.args.device):
             return
         args = trainer.args
         planned = (
