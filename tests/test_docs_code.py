@@ -103,7 +103,7 @@ def test_the_temperature_of_the_page_on_questions_calibrates_what_is_saved(here,
     arguments = LwALTrainingArguments(str(tmp_path), report_to="none", use_cpu=True, disable_tqdm=True)
     trainer = LwALTrainer(model, arguments, eval_dataset=validation)
     before = trainer.predict(validation)
-    names = run("questions.md", {"trainer": trainer, "model": model, "validation": validation}, "minimize_scalar")
+    names = run("questions.md", {"trainer": trainer, "model": model, "validation": validation}, "calibrate(")
     calibrated = AutoModelForLwALClassification.from_pretrained("out/calibrated")
     after = LwALTrainer(calibrated, arguments, eval_dataset=validation).predict(validation)
     np.testing.assert_allclose(after.predictions, before.predictions / names["temperature"], rtol=1e-4, atol=1e-4)
