@@ -341,8 +341,11 @@ def test_few_shot_label(run, capsys):
     assert float(before[1]) > 50.0
     assert float(after[1]) > float(before[1]) - 20.0
     assert rows_counted(folder) == 5 * 16 + 40 * 8 + 5  # start pass, steps, examples
-    answers = pipeline("text-classification", model=str(folder))(texts_of("weather", "train")[:5])
-    assert [answer["label"] for answer in answers].count("weather") >= 3
+    classify = pipeline("text-classification", model=str(folder))
+    found = [answer["label"] for answer in classify(texts_of("weather", "test"))]
+    assert found.count("weather") > 0.3 * len(found)  # thirty rows, where the example measured eight
+    # Of its own examples; a label at their mean and no nearer would be given four of them, and rows of others with it.
+    assert [answer["label"] for answer in classify(texts_of("weather", "train")[:5])].count("weather") >= 3
 
 
 def auroc(scores, unknown):

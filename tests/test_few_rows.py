@@ -65,6 +65,19 @@ def test_logits_and_losses_take_the_bias_off_the_square(seed, smoothing):
     assert bool((one.norm(dim=1) <= 2 * 1.7 + 1e-4).all())  # a bare subtraction has no such bound near a label vector
 
 
+def test_a_refresh_chooses_by_what_the_table_predicts():
+    """Candidates for label vectors that are compared without the bias are judged as another table."""
+    table = table_of(seed=4)
+    generator = torch.Generator().manual_seed(5)
+    rows, labels = torch.randn(200, 6, generator=generator), torch.randint(0, 5, (200,), generator=generator)
+    with torch.no_grad():
+        right = int((table(rows).argmax(dim=1) == labels).sum())
+        assert table._nearest(table.label_vectors, rows, labels, None) == right
+        table.distance_bias.zero_()
+        table.without_bias = None
+        assert int((table(rows).argmax(dim=1) == labels).sum()) != right
+
+
 def test_equal_counts_change_no_bit():
     """A bias that all labels share must not cost digits, nor a coordinate."""
     table, plain = table_of(bias=False), table_of(bias=False)
@@ -220,3 +233,5 @@ def test_a_name_counts_beside_few_examples(finished, caplog):
     assert int(shuffled.label_table.counts[-1]) == 1
     with pytest.raises(ValueError, match="read beside or in place of examples"):
         finished.add_label("key9", features=torch.zeros(1, 16), description="a new key")
+    with pytest.raises(ValueError, match="a description that is not to count"):
+        finished.add_label("key9", ["key9"], words, description="a new key", count_name=False)

@@ -44,8 +44,8 @@ def weights_of(trainer):
 def test_dropped_rows_count_as_rows_without_a_label(tmp_path, method):
     """A row that is left out of the loss, but not of class means, start, or number of rows, still trains something."""
     data = swapped_rows()
-    balanced = {"lwal_class_weights": "balanced"}
-    dropping, one = trained(tmp_path / "a", data, method, lwal_noisy_labels="drop", **balanced)
+    counted = {"lwal_class_weights": "balanced", "lwal_prior": "train"}
+    dropping, one = trained(tmp_path / "a", data, method, lwal_noisy_labels="drop", **counted)
     weights = weights_of(dropping)
     dropped = (weights == 0).nonzero()[:, 0].tolist()
     assert 5 < len(dropped) < 40, "most of the twenty replaced labels"
@@ -53,7 +53,7 @@ def test_dropped_rows_count_as_rows_without_a_label(tmp_path, method):
     by_hand = np.array(data["labels"])
     by_hand[dropped] = -100
     other = data.remove_columns("labels").add_column("labels", by_hand.tolist())
-    _, two = trained(tmp_path / "b", other, method, **balanced)
+    _, two = trained(tmp_path / "b", other, method, **counted)
     assert one.moved > 1e-4
     assert sorted(one.tensors) == sorted(two.tensors)
     for name, tensor in one.tensors.items():

@@ -51,7 +51,7 @@ class Calibration:
             ValueError: no rows, a label that is not the model's, or labels that the model finds no better than chance.
         """
         self.bring_labels_up_to_date()
-        embeddings, ids = of_all_ranks(
+        embeddings, ids, _ = of_all_ranks(
             *labelled_values(self, self.embed, inputs, processing_class, labels, batch_size, progress, "Calibration")
         )
         table = self.label_table

@@ -62,7 +62,7 @@ class LabelAudit:
                 self, as_list(inputs, self.task), processing_class, label_ids(self, labels), batch_size
             )
         samples = collect_any(self, features_of(self), batches, self.device, progress, "Labels", False)
-        values, ids = of_all_ranks(samples.values, class_ids(samples.labels))
+        values, ids, _ = of_all_ranks(samples.values, class_ids(samples.labels))
         number = self.config.num_labels
         wrong = ids[(ids != IGNORE_INDEX) & ((ids < 0) | (ids >= number))]
         if len(wrong):

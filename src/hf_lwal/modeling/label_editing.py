@@ -76,6 +76,8 @@ class LabelEditing:
                 "A name or description is read beside or in place of examples, by a tokenizer: give add_label the "
                 "processing_class, and examples instead of features."
             )
+        elif description is not None and count_name is False:
+            raise ValueError("add_label was given a description that is not to count: leave out one of the two.")
         if (examples is None) == (features is None):
             raise ValueError(
                 "add_label needs either examples with their processing_class, or features, or the processing_class "

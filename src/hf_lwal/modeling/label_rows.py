@@ -41,6 +41,25 @@ class EditableRows(nn.Module):
     distance_bias: Tensor
     without_bias: bool | None
 
+    @property
+    def num_labels(self) -> int:
+        """Number of labels C."""
+        return self.label_vectors.shape[0]
+
+    @property
+    def embedding_dim(self) -> int:
+        """Dimension D of the label vectors."""
+        return self.label_vectors.shape[1]
+
+    @property
+    def seen(self) -> Tensor:
+        """(C,) bool: classes that have a mean."""
+        return self.counts > 0
+
+    def through(self, head: Head | None, means: Tensor) -> Tensor:
+        """Class means (C, N), or what else the head takes, as embeddings (C, D) float32."""
+        return means if head is None else head(means).float()
+
     @torch.no_grad()
     def add_label(self, features: Tensor, head: Head | None, offset: Tensor | None = None) -> int:
         """Append a label whose class mean is that of ``features``, Eq. (1), and whose vector is ``head(mean)``.

@@ -7,27 +7,23 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import initialization as init
 
 from .blockwise_loss import blockwise_cross_entropy
-from .class_moments import class_means
 from .distances import DistancesInParts, Part, with_heights
 from .distributed import broadcast_
+from .few_rows import FewRows, finite
 from .functional import (
-    IGNORE_INDEX,
-    bias_of_few_rows,
     calibrated_scale,
     centroids,
     class_sums,
     distances_of_differences,
-    finite_rows,
     pairwise_distances,
     without_names,
 )
-from .label_rows import EditableRows, Head
-from .row_blocks import Distances, all_finite, blocks, some_of
+from .label_rows import Head
+from .row_blocks import Distances, some_of
 
 UNSEEN_MARGIN = 30.0
 """How far below a row's smallest logit the logit of a class without a mean is put."""
@@ -37,7 +33,7 @@ FEW_NUMBERS = 2**13
 """Label vectors of at most this many numbers are compared one by one when serving; a product would start too late."""
 
 
-class LabelTable(EditableRows):
+class LabelTable(FewRows):
     """One label vector per class, used as ``logits = -scale * distance``.
 
     What predicts is the buffer ``label_vectors``. While training, label vectors are derived: the class means (of the
@@ -67,8 +63,6 @@ class LabelTable(EditableRows):
     log_scale_bias: Tensor
     nothing_pending: bool | None = None
     """Whether ``pending_sums`` are zero, on the host, so that a step need not look at all of them; None: not known."""
-    without_bias: bool | None = None
-    """Whether ``distance_bias`` is zero, likewise."""
 
     def __init__(
         self,
@@ -101,16 +95,6 @@ class LabelTable(EditableRows):
         self.reset()
 
     @property
-    def num_labels(self) -> int:
-        """Number of labels C."""
-        return self.label_vectors.shape[0]
-
-    @property
-    def embedding_dim(self) -> int:
-        """Dimension D of the label vectors."""
-        return self.label_vectors.shape[1]
-
-    @property
     def in_features(self) -> int:
         """Width of its input D, under the name that stock heads have for it."""
         return self.embedding_dim
@@ -124,11 +108,6 @@ class LabelTable(EditableRows):
     def scale(self) -> Tensor:
         """Scale s of the logits, shape (1,), float32."""
         return self.log_scale_bias.exp()
-
-    @property
-    def seen(self) -> Tensor:
-        """(C,) bool: classes that have a mean."""
-        return self.counts > 0
 
     # -- what predicts ------------------------------------------------------------------------------------------
 
@@ -144,9 +123,8 @@ class LabelTable(EditableRows):
             (B, C) float32, higher is likelier. Classes that were never seen rank below all others.
         """
         one_by_one = label_vectors is None and self._compares_one_by_one()
-        embeddings, vectors = self.raised(
-            embeddings.float(), self.label_vectors if label_vectors is None else label_vectors
-        )
+        embeddings = self.lifted(embeddings.float())
+        vectors = self.raised(self.label_vectors if label_vectors is None else label_vectors)
         masked = self.mask_unseen and not self._nothing_to_mask()
         if masked:
             seen, usable = self.seen, self.seen | ~self.seen.any()  # (C,)
@@ -185,7 +163,8 @@ class LabelTable(EditableRows):
         """
         masked = self.mask_unseen and not self._nothing_to_mask()
         return blockwise_cross_entropy(
-            *self.raised(embeddings.float(), label_vectors),
+            self.lifted(embeddings.float()),
+            self.raised(label_vectors),
             self.scale,
             labels,
             usable=self.seen | ~self.seen.any() if masked else None,
@@ -194,29 +173,6 @@ class LabelTable(EditableRows):
             class_weights=class_weights,
             shift=shift,
         )
-
-    def raised(self, embeddings: Tensor, label_vectors: Tensor) -> tuple[Tensor, Tensor]:
-        """Embeddings (B, D) and label vectors (C, D) with one more coordinate, where there is a `distance_bias`.
-
-        It is 0 for embeddings and the height of a label: the more its bias falls short of the largest, the farther it
-        is from all rows. So the nearest label is the one of the least ``|z - y_c|^2 - bias_c``, and distances stay
-        distances, with gradients of at most 1.
-        """
-        if self._has_no_bias():
-            return embeddings, label_vectors
-        return F.pad(embeddings, (0, 1)), torch.cat([label_vectors, self.heights.unsqueeze(1)], dim=1)
-
-    @property
-    def heights(self) -> Tensor:
-        """(C,) see `raised`."""
-        return (self.distance_bias.max() - self.distance_bias).sqrt()
-
-    def _has_no_bias(self) -> bool:
-        if torch.compiler.is_compiling() or self.distance_bias.is_meta:
-            return self.without_bias is True
-        if self.without_bias is None:
-            self.without_bias = not bool(self.distance_bias.any())
-        return self.without_bias
 
     def _compares_one_by_one(self) -> bool:
         """Whether differences cost less than their expansion: few label vectors, a CPU, no gradient, no export."""
@@ -268,11 +224,6 @@ class LabelTable(EditableRows):
         self.label_vectors.copy_(torch.where(self.seen.unsqueeze(1), self.derived(head), self.label_vectors))
         self.forget_measured()
 
-    def forget_measured(self) -> None:
-        """Training has moved rows and label vectors: what was measured of their distances is out of date."""
-        for measured in (self.rejection_radii, self.rejection_edges, self.row_scatter):
-            measured.zero_()
-
     def sums_of(self, values: Tensor, labels: Tensor) -> Tensor:
         """Class sums and counts (C, N + 1) float32 of features or embeddings (B, N), detached."""
         sums, counts = class_sums(values.detach().float(), labels, self.num_labels)
@@ -299,15 +250,14 @@ class LabelTable(EditableRows):
             names: the last so many rows count for the means, but are none to predict.
             smoothed: as in `functional.calibrated_scale`, for what was fitted to these rows.
         """
-        values, labels = _finite(values, labels)
+        values, labels = finite(values, labels)
         sums = self.sums_of(values, labels)
         rows = sums[:, -1]
         vectors = self.through(head, centroids(sums[:, :-1], rows))
-        distances: Tensor | Distances = self._distances(values, vectors, head, labels).stored_if_few()
+        distances = self._distances(values, vectors, head, labels).stored_if_few()
         measured = without_names(labels, names)
-        if not self._has_no_bias():
-            distances = with_heights(distances, self.heights)
-            held_out = None if held_out is None else with_heights(held_out, self.heights)
+        if held_out is not None and not self.has_no_bias():
+            held_out = with_heights(held_out, self.heights)
         return calibrated_scale(distances, measured, rows, held_out=held_out, smoothed=smoothed)
 
     @torch.no_grad()
@@ -322,7 +272,7 @@ class LabelTable(EditableRows):
         """
         self.distance_bias.zero_()
         self.without_bias = None
-        sums = self.sums_of(*_finite(values, labels))
+        sums = self.sums_of(*finite(values, labels))
         rows = sums[:, -1]
         self.class_features.copy_(centroids(sums[:, :-1], rows))
         self.counts.copy_(rows.round().long())
@@ -340,81 +290,6 @@ class LabelTable(EditableRows):
         self.materialize(head)
 
     @torch.no_grad()
-    def favour_few_rows(self, values: Tensor, labels: Tensor, head: Head | None) -> None:
-        """Give the classes that started from few rows their `bias_of_few_rows`, and keep how these rows scatter.
-
-        Args:
-            values: (N, H) features, or (N, D) embeddings when ``head`` is None, that the table started from.
-            labels: (N,) int64.
-            head: as for `derived`.
-        """
-        within = self.variance_within(*_finite(values, labels), head)
-        counts = self.counts.clamp(min=1)
-        bias = bias_of_few_rows(within, counts)
-        bias = bias - bias[self.seen].min() if bool(self.seen.any()) else bias  # what all share moves no label
-        self.distance_bias.copy_(torch.where(self.seen, bias, 0.0))
-        self.without_bias = None
-        moved = self.offset_bias.square().sum(dim=1) - self.distance_bias + within / counts  # (C,)
-        self.row_scatter[0], self.row_scatter[1] = within, within + moved[self.seen].mean()
-
-    @torch.no_grad()
-    def measure_scatter(
-        self,
-        values: Tensor,
-        labels: Tensor,
-        head: Head | None,
-        add_up: Callable[[Tensor], Tensor] = torch.Tensor.clone,
-    ) -> None:
-        """Keep how far rows lie from class means and from label vectors, for labels that are added later.
-
-        Args:
-            values: (N, H) features, or (N, D) embeddings when ``head`` is None, at least two rows of some class.
-            labels: (N,) int64.
-            head: as for `derived`.
-            add_up: sum over the parts of the rows that other ranks hold.
-        """
-        values, labels = _finite(values, labels)
-        within = self.variance_within(values, labels, head, add_up)
-        squares = self.own_squares(values, labels, head)
-        rows = add_up(torch.tensor(float(len(squares)), device=values.device))
-        own = float(add_up(squares.double().sum()) / rows.clamp(min=1.0))
-        self.row_scatter.copy_(torch.tensor([within, own if within else 0.0]))
-
-    def variance_within(
-        self,
-        values: Tensor,
-        labels: Tensor,
-        head: Head | None,
-        add_up: Callable[[Tensor], Tensor] = torch.Tensor.clone,
-    ) -> float:
-        """Mean square distance of new rows from the mean of their class, among embeddings; 0 without two of any class.
-
-        Args:
-            values: (N, H) features, or (N, D) embeddings when ``head`` is None; finite.
-            labels: (N,) int64.
-            head: as for `derived`.
-            add_up: as for `measure_scatter`.
-        """
-        means, counts = class_means(values, labels, self.num_labels)
-        sums, counts = add_up(means * counts.unsqueeze(1)), add_up(counts)
-        vectors = self.through(head, centroids(sums, counts).float())
-        spare = float((counts - 1.0).clamp(min=0.0).sum())
-        total = self._own_squares(values, labels, head, vectors).double().sum()
-        return float(add_up(total)) / spare if spare else 0.0
-
-    def own_squares(self, values: Tensor, labels: Tensor, head: Head | None) -> Tensor:
-        """(n,) squared distances of the n rows with a label from its label vector, less the label's bias."""
-        squares = self._own_squares(values, labels, head, self.label_vectors)
-        return squares - self.distance_bias[labels[labels != IGNORE_INDEX]]
-
-    def _own_squares(self, values: Tensor, labels: Tensor, head: Head | None, vectors: Tensor) -> Tensor:
-        found = [
-            (self.through(head, values[rows]) - vectors[labels[rows]]).square().sum(dim=1)
-            for rows in blocks((labels != IGNORE_INDEX).nonzero()[:, 0], max(values.shape[1], self.embedding_dim))
-        ]
-        return torch.cat(found) if found else values.new_zeros(0)
-
-    @torch.no_grad()
     def refresh_for_evaluation(self, values: Tensor, labels: Tensor, head: Head | None, choose: bool = False) -> None:
         """Store label vectors from class means of evaluation-mode rows; training state is not touched.
 
@@ -425,7 +300,7 @@ class LabelTable(EditableRows):
             choose: take those of the moment, or the means without the offset, where they classify these rows better:
                 where classes lie closer together than a step moves them, the offset is of another place.
         """
-        values, labels = _finite(values, labels)
+        values, labels = finite(values, labels)
         sums = self.sums_of(values, labels)
         rows = sums[:, -1:]
         means = self.through(head, centroids(sums[:, :-1], rows.squeeze(1)))
@@ -446,7 +321,7 @@ class LabelTable(EditableRows):
     ) -> DistancesInParts:
         """Distances of rows (N, H) to vectors (C, D); ``labels`` as for `pairwise_distances`."""
         every, seen = values.new_ones(len(values), dtype=torch.bool), torch.ones_like(self.seen)
-        part = Part(every, lambda rows: self.through(head, rows), vectors, seen)
+        part = Part(every, lambda rows: self.lifted(self.through(head, rows)), self.raised(vectors), seen)
         return DistancesInParts(values, self.num_labels, [part], labels)
 
     @torch.no_grad()
@@ -489,10 +364,6 @@ class LabelTable(EditableRows):
         """Sizes shown by ``print(model)``."""
         return f"num_labels={self.num_labels}, embedding_dim={self.embedding_dim}"
 
-    def through(self, head: Head | None, means: Tensor) -> Tensor:
-        """Class means (C, N), or what else the head takes, as embeddings (C, D) float32."""
-        return means if head is None else head(means).float()
-
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         self.nothing_pending = self.without_bias = None
         super()._load_from_state_dict(*args, **kwargs)
@@ -504,8 +375,3 @@ class LabelTable(EditableRows):
 
         super()._apply(keep_dtype, recurse)  # type: ignore[no-untyped-call]
         return self
-
-
-def _finite(values: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """What `finite_rows` returns, without a copy where nothing is left out."""
-    return (values, labels) if all_finite(values) else finite_rows(values, labels)

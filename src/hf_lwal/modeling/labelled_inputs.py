@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -54,18 +54,21 @@ def labelled_values(
     return values[ids != IGNORE_INDEX], ids[ids != IGNORE_INDEX]
 
 
-def of_all_ranks(values: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Values (N, …) and labels (N,) of the rows of all ranks, once where each rank was given all of them."""
-    if all_have_all(values, labels):
-        return rows_of_ranks(values)[0], rows_of_ranks(labels)[0]
-    return torch.cat(rows_of_ranks(values)), torch.cat(rows_of_ranks(labels))
+class AllRows(NamedTuple):
+    """Of all ranks: values (N, …), labels (N,), and whether each rank was given all of them."""
+
+    values: Tensor
+    labels: Tensor
+    shared: bool
 
 
-def all_have_all(values: Tensor, labels: Tensor) -> bool:
-    """Whether each rank was given the same rows: parts of the data would differ in their values."""
+def of_all_ranks(values: Tensor, labels: Tensor) -> AllRows:
+    """The rows of all ranks, once where each rank was given all of them: parts of the data would differ in values."""
     parts, ids = rows_of_ranks(values), rows_of_ranks(labels)
     alike = all(torch.equal(part, ids[0]) for part in ids)
-    return alike and all(torch.allclose(part, parts[0], rtol=1e-3, atol=1e-5, equal_nan=True) for part in parts)
+    if alike and all(torch.allclose(part, parts[0], rtol=1e-3, atol=1e-5, equal_nan=True) for part in parts):
+        return AllRows(parts[0], ids[0], True)
+    return AllRows(torch.cat(parts), torch.cat(ids), False)
 
 
 class LabelledBatches:

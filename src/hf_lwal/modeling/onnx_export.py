@@ -97,7 +97,7 @@ def rejection_of(model: LabelTableModel) -> tuple[str, nn.Module] | None:
         return None
     scores: nn.Module = RejectionScores(model)
     if model.head is None:  # scores of embeddings, which the folded model has no more
-        scores = nn.Sequential(copy.deepcopy(model.head_module), scores)
+        scores = nn.Sequential(model.head_module, scores)
     return str(model.config.head_name), scores
 
 

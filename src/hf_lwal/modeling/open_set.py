@@ -10,7 +10,6 @@ sums: up to 1 it lies inside some class.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -28,7 +27,7 @@ from .functional import (
 from .heads import active_copy
 from .inference import evaluated
 from .label_table import LabelTable
-from .labelled_inputs import all_have_all, labelled_values, of_all_ranks
+from .labelled_inputs import labelled_values, of_all_ranks
 from .row_blocks import BLOCK
 
 SHRINKAGE = 10.0
@@ -137,7 +136,7 @@ class RejectionScores(nn.Module):
         self.register_buffer("label_vectors", table.label_vectors[known])
         self.register_buffer("distance_bias", table.distance_bias[known])
         self.register_buffer("edges", table.rejection_edges.clone())
-        self.head = None if model.head is None else copy.deepcopy(active_copy(model.head_module)).requires_grad_(False)
+        self.head = None if model.head is None else active_copy(model.head_module)
         # In tables of hf-lwal 0.1 the edges were never measured.
         self.adds_squares = bool((table.rejection_edges > 0).all())
 
@@ -157,7 +156,9 @@ class RejectionScores(nn.Module):
 
     def _embeddings(self, features: Tensor) -> Tensor:
         head: Any = self.head
-        return features.float() if head is None else head(features.to(next(head.parameters()).dtype)).float()
+        if head is None:
+            return features.float()
+        return head(features.to(next(head.parameters()).dtype)).to(self.label_vectors.device, torch.float32)
 
 
 def _refuse_without_radii(table: LabelTable) -> None:
@@ -222,9 +223,9 @@ class OpenSet:
         own = torch.stack(
             [own_cosine_distances(values, table.class_features, ids), table.own_squares(values, ids, self.head)], dim=1
         )  # (N, 2)
-        table.measure_scatter(values, ids, self.head, Tensor.clone if all_have_all(own, ids) else all_reduce_sum)
-        of_all, ids = of_all_ranks(own, ids)
-        angles, squares = of_all.unbind(dim=1)
+        of_all, labels_of_all, shared = of_all_ranks(own, ids)
+        table.measure_scatter(values, ids, self.head, Tensor.clone if shared else all_reduce_sum)
+        ids, (angles, squares) = labels_of_all, of_all.unbind(dim=1)
         table.rejection_radii.copy_(class_radii(angles, ids, table.num_labels, quantile))
         unit = _quantile(squares, quantile)
         table.rejection_edges[0] = unit

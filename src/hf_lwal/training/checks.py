@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -117,8 +118,14 @@ def check_train_labels(trainer: HookedTrainer, names: dict[int, str]) -> Tensor 
     return torch.tensor(weights, dtype=torch.float32, device=trainer.args.device)
 
 
-def log_prior(trainer: HookedTrainer, names: dict[int, str]) -> Tensor | None:
-    """What the training loss adds to the logits (C,), from checked labels of the training rows; None for nothing."""
+def log_prior(trainer: HookedTrainer, names: dict[int, str], labels: np.ndarray | None) -> Tensor | None:
+    """What the training loss adds to the logits (C,); None for nothing.
+
+    Args:
+        trainer: about to train.
+        names: id to name.
+        labels: (N,) checked labels of the training rows that count; None where they are not known.
+    """
     if trainer.lwal_settings.prior == "uniform":
         return None
     if trainer.compute_loss_func is not None:
@@ -127,7 +134,6 @@ def log_prior(trainer: HookedTrainer, names: dict[int, str]) -> Tensor | None:
             "frequencies to the logits there."
         )
         return None
-    labels = label_column(trainer.train_dataset)
     if labels is None:
         kind = type(trainer.train_dataset).__name__
         raise ValueError(

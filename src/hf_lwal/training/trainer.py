@@ -369,11 +369,12 @@ class LwALTrainer(HookedTrainer):
         if (left_out := untrained_parts(self)) is not None:
             self._warn_once(left_out)
         names = self.label_names_by_id()
-        self._class_weights, self._log_prior = check_train_labels(self, names), log_prior(self, names)
+        self._class_weights = check_train_labels(self, names)
         self._start_pass.check()
         self._noisy_labels.decide()
         if self._class_weights is not None and self.lwal_settings.class_weights == "balanced":
             self._class_weights = self._training_rows.balanced_weights()
+        self._log_prior = log_prior(self, names, self._training_rows.label_column())
         self._step_rows, self._label_log = self._new_step_rows(), LabelLog()
         model = self.core_model
         if isinstance(model, LwALPreTrainedModel):
