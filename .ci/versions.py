@@ -1,17 +1,19 @@
-"""Bounds of the dependencies in pyproject.toml, for testing with the oldest and the newest versions.
+"""Lower bounds of the dependencies in pyproject.toml, for testing with the oldest versions.
 
     python .ci/versions.py lowest      # every package at its lower bound, as a constraints file of pip
-    python .ci/versions.py installed   # what this environment has instead
 
 It runs in the environment under test and needs the package ``packaging`` there.
 """
 
 import sys
-import tomllib
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from packaging.requirements import Requirement
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib
 
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 
@@ -52,20 +54,7 @@ def constraints(bounds: dict[str, str]) -> str:
     return "".join(f"{name}=={bound},!={bound}+cpu\n" for name, bound in bounds.items())
 
 
-def installed(bounds: dict[str, str]) -> str:
-    """One line per package: name, lower bound, and the installed version."""
-    lines = [f"{'package':32} {'lowest':10} installed\n"]
-    for name, bound in bounds.items():
-        try:
-            found = version(name)
-        except PackageNotFoundError:
-            found = "-"
-        lines.append(f"{name:32} {bound:10} {found}\n")
-    return "".join(lines)
-
-
 if __name__ == "__main__":
-    choices = {"lowest": constraints, "installed": installed}
-    if len(sys.argv) != 2 or sys.argv[1] not in choices:
-        sys.exit(f"usage: python .ci/versions.py {{{'|'.join(choices)}}}")
-    print(choices[sys.argv[1]](lower_bounds(PYPROJECT)), end="")
+    if sys.argv[1:] != ["lowest"]:
+        sys.exit("usage: python .ci/versions.py lowest")
+    print(constraints(lower_bounds(PYPROJECT)), end="")

@@ -2,14 +2,13 @@
 
 import subprocess
 import sys
-import tomllib
 from dataclasses import dataclass, field, fields
 from importlib.metadata import EntryPoint
-from pathlib import Path
 from typing import Literal
 
 import pytest
 from test_modeling import build
+from test_versions import PYPROJECT
 
 from hf_lwal import LwALTrainingArguments
 from hf_lwal.cli import main as cli
@@ -31,8 +30,7 @@ finally:
 
 def as_a_user(*words):
     """Run what the console script runs; returns the process and the modules that it imported."""
-    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    entry = EntryPoint("hf-lwal", project["scripts"]["hf-lwal"], "console_scripts")
+    entry = EntryPoint("hf-lwal", PYPROJECT["scripts"]["hf-lwal"], "console_scripts")
     command = [sys.executable, "-c", SCRIPT, entry.value, *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done, done.stderr.rpartition("imported:")[2].split()

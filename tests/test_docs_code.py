@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from releases import exports_onnx
 from tiny_models import tiny_config
 from torch.utils.data import DataLoader
 from toy import separable_text, word_tokenizer
@@ -65,6 +66,7 @@ def here(place, monkeypatch):
     torch.set_num_threads(threads)
 
 
+@exports_onnx
 def test_the_page_on_serving_runs_and_every_way_answers_alike(here, monkeypatch):
     """A snippet that has rotted, or a way of serving that gives other labels than predict, would show nowhere else."""
     onnx_export = pytest.importorskip("hf_lwal.modeling.onnx_export")

@@ -311,10 +311,10 @@ def test_hyperparameter_search(run, monkeypatch, tmp_path):
 
     monkeypatch.setattr(LwALTrainer, "start_labels", spy)
     folder = run("hyperparameter_search.py", "--seed", "8")  # whose four trials are of both methods
-    trials = pd.read_csv(folder / "trials.csv")
+    trials = pd.read_csv(folder / "trials.csv", float_precision="round_trip")
     columns = ["learning_rate", "lwal_memory", "lwal_refresh_every", "lwal_repel_weight"]
     said = trials[[f"params_{column}" for column in columns]].to_numpy()
-    assert np.array_equal(said, np.asarray(trained), equal_nan=True)
+    np.testing.assert_array_equal(said, np.asarray(trained))
     assert sorted(trials["params_label_method"]) == ["lwal", "lwal", "lwal", "one_hot"]
     assert len(np.unique(said, axis=0)) == 4
     assert is_picture(folder / "history.png")

@@ -13,6 +13,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from packaging.version import Version
+from releases import TRANSFORMERS, exports_onnx
 from scipy.optimize import minimize_scalar
 from test_modeling import ALL, LABELS, build, inputs_for, trained
 from torch import nn
@@ -98,7 +100,8 @@ def test_every_architecture(models, name, tmp_path):
     before = copy.deepcopy(model.state_dict())
     random_state = torch.get_rng_state()
     stock, report = fold_with_report(model, [inputs_for(model, 16, 3)], add_bias=name == "llama")
-    assert torch.equal(torch.get_rng_state(), random_state)
+    draws = name == "wav2vec2" and Version("5.10") > TRANSFORMERS  # for layers to drop, in evaluations too
+    assert draws or torch.equal(torch.get_rng_state(), random_state)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert type(stock) is type(model.encoder)
     expected_rows = 64 if name == "resnet" else 1_000  # its configuration names no size: 224 x 224 are many numbers
@@ -357,6 +360,7 @@ def test_random_inputs(tiny_config):
 # -- ONNX -----------------------------------------------------------------------------------------------------------
 
 
+@exports_onnx
 @pytest.mark.parametrize("name", ["bert", pytest.param("wav2vec2", marks=pytest.mark.slow)])
 def test_onnx_answers_as_the_model_does(models, name, tmp_path):
     """A graph with fixed sizes works on the example and fails on the first request."""
@@ -382,6 +386,7 @@ def test_onnx_answers_as_the_model_does(models, name, tmp_path):
         assert (found.argmax(1) == expected.numpy())[clear.numpy() > 1e-4].all()
 
 
+@exports_onnx
 @pytest.mark.parametrize("space", ["features", "embeddings"])
 def test_onnx_says_what_lies_outside_every_class(tiny_config, tmp_path, space):
     """A server without PyTorch must reject what `predict_with_rejection` does, of the labels that may win alone."""
@@ -409,6 +414,7 @@ def test_onnx_says_what_lies_outside_every_class(tiny_config, tmp_path, space):
     assert scores.shape == (9,)
 
 
+@exports_onnx
 def test_onnx_that_differs_is_refused(models, tmp_path, monkeypatch):
     from hf_lwal.modeling import fold_check, onnx_export
 
@@ -417,6 +423,7 @@ def test_onnx_that_differs_is_refused(models, tmp_path, monkeypatch):
         onnx_export.export_onnx(models("vit").fold(), tmp_path, inputs_for(models("vit"), 2))
 
 
+@exports_onnx
 def test_onnx_names_the_extra(monkeypatch):
     from hf_lwal.modeling import onnx_export
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from releases import exports_onnx
 from test_modeling import LABELS, build, trained
 from toy import IMAGE_SIZE
 from transformers import pipeline
@@ -34,6 +35,7 @@ def answers(kind, folder, inputs):
     return [best[0]["label"] for best in pipeline(kind, model=str(folder), device="cpu")(inputs, top_k=1)]
 
 
+@exports_onnx
 def test_texts_and_onnx(saved, tmp_path, capsys):
     """The tokenizer goes with the model, and the real inputs are the ones compared."""
     (tmp_path / "rows.txt").write_text("\n".join([*TEXTS, "", " "]), encoding="utf-8")
@@ -64,6 +66,7 @@ def test_images(saved, tmp_path, capsys):
     assert answers("image-classification", tmp_path / "stock", files) == expected
 
 
+@exports_onnx
 def test_a_head_without_bias_goes_to_onnx_alone(saved, tmp_path, capsys):
     """A checkpoint would lose the bias: the graph holds it, and no weights may stand beside it."""
     import onnxruntime

@@ -10,6 +10,8 @@ from types import SimpleNamespace
 import pytest
 import tiny_models
 import torch
+from packaging.version import Version
+from releases import TRANSFORMERS
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.dynamic_module_utils import get_imports
@@ -32,7 +34,8 @@ def model():
 
 def test_the_code_that_travels_needs_only_what_transformers_needs():
     """transformers refuses remote code with an import, wherever in the file, that the reader has not installed."""
-    allowed = {"torch", "transformers", "huggingface_hub", "numpy", "tqdm", "safetensors"} | sys.stdlib_module_names
+    allowed = {"torch", "transformers", "huggingface_hub", "numpy", "tqdm", "safetensors"}
+    allowed |= {"typing_extensions"} | sys.stdlib_module_names  # which torch needs
     for path in code_files():
         found = set(get_imports(path))  # as transformers reads it: what is tried and caught may be missing
         assert found <= allowed, f"{path.name} imports {found - allowed}"
@@ -149,7 +152,8 @@ def logits(model):
 seen = {"module": type(run.model).__module__, "logits": logits(run.model), "answer": run("w1 w2")[0]["label"]}
 load = AutoModelForSequenceClassification.from_pretrained
 seen["reordered"] = logits(load(folder, id2label=["c", "b", "a"], trust_remote_code=True))
-seen["flat"] = logits(load(flat, trust_remote_code=True))
+if flat:
+    seen["flat"] = logits(load(flat, trust_remote_code=True))
 run.model.save_pretrained(folder + "/again")
 seen["imported"] = sorted(name for name in sys.modules if name.partition(".")[0] == "hf_lwal")
 import hf_lwal
@@ -180,14 +184,15 @@ def test_a_saved_model_serves_where_nobody_imports_hf_lwal(tmp_path):
     }
     (flat / "config.json").write_text(json.dumps(config))
     environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules")}
-    command = [sys.executable, "-c", WITHOUT_IMPORT, str(folder), str(flat)]
-    seen = json.loads(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+    takes_flat = Version("5.11") <= TRANSFORMERS
+    command = [sys.executable, "-c", WITHOUT_IMPORT, str(folder), str(flat) if takes_flat else ""]
+    seen = json.loads(subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout)
     with torch.no_grad():
         expected = model(input_ids=torch.tensor([[5, 6, 7]])).logits
     assert seen["module"].startswith("transformers_modules.")
     assert seen["imported"] == []
     assert seen["answer"] in names.values()
-    for name in ("logits", "flat", "again"):
+    for name in ("logits", *(["flat"] if takes_flat else []), "again"):
         assert torch.allclose(torch.tensor(seen[name]), expected, atol=1e-5), name
     assert torch.allclose(torch.tensor(seen["reordered"]), expected.flip(1), atol=1e-5)
     assert seen["by"] == "hf_lwal.modeling.modeling_lwal"

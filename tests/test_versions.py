@@ -4,7 +4,6 @@ import re
 import runpy
 import subprocess
 import sys
-import tomllib
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -13,9 +12,18 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib
+
 PROJECT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 VERSIONS = runpy.run_path(str(PROJECT / ".ci" / "versions.py"))
+
+
+def lowest(requirement):
+    return next(one.version for one in requirement.specifier if one.operator == ">=")
 
 
 def bounds_of(tmp_path, text):
@@ -55,7 +63,7 @@ def test_the_constraints_are_every_dependency_at_its_bound():
     pinned = {requirement.name: str(requirement.specifier) for requirement in map(Requirement, lines)}
     groups = [PYPROJECT["dependencies"], *PYPROJECT["optional-dependencies"].values()]
     asked = [Requirement(line) for group in groups for line in group]
-    bounds = {r.name: str(r.specifier).removeprefix(">=") for r in asked if r.name != PYPROJECT["name"]}
+    bounds = {r.name: lowest(r) for r in asked if r.name != PYPROJECT["name"]}
     assert pinned == {name: str(SpecifierSet(f"=={bound},!={bound}+cpu")) for name, bound in bounds.items()}
 
 
@@ -65,11 +73,10 @@ def test_this_environment_has_what_is_asked_for():
         assert requirement.specifier.contains(distribution(requirement.name).version, prereleases=True), line
 
 
-@pytest.mark.parametrize("script", ["lowest_versions", "newest_versions"])
-def test_the_scripts_are_shell_that_can_be_run(script):
-    path = PROJECT / ".ci" / script
+def test_the_matrix_can_be_run():
+    path = PROJECT / ".ci" / "matrix"
     assert path.stat().st_mode & 0o100, "it must be executable"
-    subprocess.run(["bash", "-n", str(path)], check=True)
+    assert "oldest@3.10" in subprocess.run([str(path), "--help"], check=True, capture_output=True, text=True).stdout
 
 
 def oldest_python():

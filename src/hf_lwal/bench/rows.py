@@ -89,6 +89,8 @@ def _with_tensors(labels: Sequence[int], tensors: Callable[[Sequence[int]], Mapp
     """Rows with a label column that can be read at once, whose tensors are taken when they are read."""
 
     def read(batch: Mapping[str, Any]) -> dict[str, Any]:
+        if "row" not in batch:  # the labels alone, which datasets before 4.0 give to the transform as well
+            return dict(batch)
         return {**tensors(batch["row"]), "labels": batch["labels"]}
 
     rows = Dataset.from_dict({"row": list(range(len(labels))), "labels": list(labels)})

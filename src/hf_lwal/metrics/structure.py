@@ -6,6 +6,7 @@ correlation of a class's distances to all others, and how well two maps of the l
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -96,7 +97,9 @@ def map_positions(distances: ArrayLike, seed: int = MAP_SEED) -> NDArray[np.floa
         from sklearn.manifold import MDS
     except ImportError as error:
         raise ImportError('Maps need scikit-learn, which is not installed: pip install "hf-lwal[plots]".') from error
-    scaling = MDS(2, metric="precomputed", init="random", n_init=4, random_state=seed)
+    takes_init = "init" in signature(MDS).parameters  # scikit-learn 1.8 renamed an argument and added this one
+    given = {"metric": "precomputed", "init": "random"} if takes_init else {"dissimilarity": "precomputed"}
+    scaling = MDS(2, n_init=4, eps=1e-6, random_state=seed, **given)
     positions: NDArray[np.float64] = scaling.fit_transform(np.asarray(distances, dtype=np.float64))
     return positions
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from transformers import AutoConfig, PreTrainedConfig
-from transformers.configuration_utils import SubConfigSpec
 
 from .algorithm import UPDATES, LabelSettings
 from .configuration_pooled import AroundConfig, LwALPooledConfig, forwarded
@@ -61,7 +60,6 @@ class LwALConfig(AroundConfig, LabelSettings, PreTrainedConfig):
 
     model_type = "lwal"
     part: ClassVar[str] = "encoder_config"
-    sub_configs_defaults = {"encoder_config": SubConfigSpec(AutoConfig, model_type="bert")}  # noqa: RUF012
 
     id2label: dict[int, str] | dict[str, str] | None = None
     label2id: dict[str, int] | dict[str, str] | None = None

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 import transformers
 from transformers import AutoConfig, PreTrainedConfig
-from transformers.configuration_utils import SubConfigSpec
 
+from .compat import as_config, class_attributes_for
 from .pooling import MODEL, check_pooling, stored_pooling
 
 logger = logging.getLogger(__name__)
@@ -31,6 +31,16 @@ class AroundConfig:
     part: ClassVar[str]
     """Attribute that holds the other configuration."""
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        for name, value in class_attributes_for(cls.part).items():
+            setattr(cls, name, value)
+        super().__init_subclass__(**kwargs)
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Make a configuration of what was saved."""
+        setattr(self, self.part, as_config(getattr(self, self.part)))
+        super().__post_init__(**kwargs)  # type: ignore[misc]
+
     def __getattr__(self, name: str) -> Any:
         # Called for what this configuration lacks. Scripts and libraries read the sizes and rates of the stock one.
         value = None if name.startswith("_") or name in OF_THE_WHOLE else getattr(self._inner(name), name)
@@ -45,6 +55,10 @@ class AroundConfig:
             super().__setattr__(name, value)
         else:
             setattr(inner, name, value)
+
+    def convert_rope_params_to_dict(self, **kwargs: Any) -> dict[str, Any]:
+        """Nothing: rotary positions are the inner configuration's, which has brought them to their form itself."""
+        return kwargs
 
     def _get_generation_parameters(self) -> dict[str, Any]:
         return {}  # nothing is generated; what the inner configuration says of it stays there
@@ -82,7 +96,6 @@ class LwALPooledConfig(AroundConfig, PreTrainedConfig):
 
     model_type = "lwal_pooled"
     part: ClassVar[str] = "base_config"
-    sub_configs_defaults = {"base_config": SubConfigSpec(AutoConfig, model_type="bert")}  # noqa: RUF012
 
     base_config: Any = None
     pooling: str = "mean"

@@ -11,7 +11,7 @@ import inspect
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,9 @@ from .heads import (
 from .label_table import LabelTable
 from .label_tracking import Labels, LabelTracker
 from .step_sums import StepSums
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
 

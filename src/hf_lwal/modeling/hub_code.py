@@ -27,6 +27,9 @@ CODE_FOLDER = "lwal_code"
 MARK = "# Written by hf-lwal with a saved model, to load it where hf-lwal is not installed. Changes are lost."
 """First line of each: files without it are somebody's own, and stay as they are."""
 
+NAMES = "\nif False:  # transformers before 5.11 takes only the modules that this one names\n"
+"""What stands at the end of the first module, before all others."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -71,8 +74,11 @@ def write_code(
         return
     place.mkdir(exist_ok=True)
     for source in sources:
-        text = source.read_text(encoding="utf-8").removeprefix(f"{MARK}\n")
-        write_text_atomically(place / source.name, f"{MARK}\n{text}")
+        text = source.read_text(encoding="utf-8").removeprefix(f"{MARK}\n").partition(NAMES)[0]
+        named = "".join(f"    from .{other.stem} import __doc__\n" for other in sources[1:])
+        write_text_atomically(
+            place / source.name, f"{MARK}\n{text}{f'{NAMES}{named}' if source == sources[0] else ''}"
+        )
     remove_code(folder, keep={place / source.name for source in sources}, module=module)
     config = json.loads(config_file.read_text(encoding="utf-8"))
     # Both classes from one module: transformers keeps the copies of a local module apart by all that it imports.

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from .blockwise_loss import blockwise_cross_entropy
+from .compat import is_exporting
 from .distances import DistancesInParts, Part, with_heights
 from .distributed import broadcast_
 from .few_rows import FewRows, finite
@@ -180,7 +181,7 @@ class LabelTable(FewRows):
             not torch.is_grad_enabled()
             and self.label_vectors.is_cpu
             and self.label_vectors.numel() <= FEW_NUMBERS
-            and not torch.compiler.is_exporting()
+            and not is_exporting()
         )
 
     def _nothing_to_mask(self) -> bool:

@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import transformers
 from torch import Tensor
@@ -57,6 +57,9 @@ from .quantisation import sparing
 from .row_blocks import Distances
 from .saving import check_can_be_loaded_again, check_labels_fit
 from .start import StartSamples, collect, finite_samples, warn_of_alike_rows, warn_of_missing_classes
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
+import transformers
 from torch import Tensor, nn
 from transformers.utils import ModelOutput
 
@@ -43,6 +44,11 @@ class RejectingOutput(ModelOutput):
 
 def require_onnx() -> None:
     """Raise ImportError with the command that installs what is missing."""
+    if find_spec("transformers.exporters") is None:  # before 5.13
+        raise ImportError(
+            f"ONNX export needs transformers 5.13 or later, and this is {transformers.__version__}: "
+            "pip install -U transformers."
+        )
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise ImportError(f'ONNX export needs {", ".join(missing)}: pip install "hf-lwal[onnx]".')

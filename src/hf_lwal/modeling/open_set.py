@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .compat import is_exporting
 from .core import LabelTableModel
 from .distributed import all_reduce_sum
 from .functional import (
@@ -144,7 +145,7 @@ class RejectionScores(nn.Module):
         """(B,) float32 scores of features, or of embeddings in the embeddings space, (B, N)."""
         found, embeddings = [], self._embeddings(features) if self.adds_squares else None
         number = len(self.radii)
-        size = number if torch.compiler.is_exporting() else max(BLOCK // max(len(features), 1), 1)
+        size = number if is_exporting() else max(BLOCK // max(len(features), 1), 1)
         for start in range(0, number, size):
             part = slice(start, start + size)
             squares = None

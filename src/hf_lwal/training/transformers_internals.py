@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pickle import UnpicklingError
 from typing import Any
 from weakref import ref
@@ -133,6 +133,8 @@ class HookedTrainer(Trainer):
     label_objective: Objective
     lwal_settings: LwALSettings
     _parts: tuple[TrainerPart, ...] = ()
+    _divides = False
+    loss_is_scaled_for_ga: Any
     _unwrapped: tuple[Callable[[], Any], Callable[[], Any]] = (lambda: None, lambda: None)
     _before_trial: Mapping[str, Any] = {}
 
@@ -215,6 +217,36 @@ class HookedTrainer(Trainer):
         super()._load_best_model()
         for part in self._parts:
             part.best_model_loaded(self.state.best_model_checkpoint)
+
+    # -- the loss of a micro-batch ------------------------------------------------------------------------------------
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """As in transformers, which before 5.6 lets accelerate divide the gradients by the micro-batches once more."""
+        super().create_accelerator_and_postprocess()
+        self.accelerator.gradient_accumulation_steps = 1
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
+        """Forward and backward of a micro-batch, its loss divided as ``loss_is_scaled_for_ga`` says."""
+        if hasattr(Trainer, "loss_is_scaled_for_ga"):
+            return super().training_step(model, inputs, *args, **kwargs)
+        # transformers before 5.19 divides the loss of a model that takes no loss arguments, however it was computed.
+        steps = getattr(self, "current_gradient_accumulation_steps", 1)
+        self.model_accepts_loss_kwargs, self._divides = False, True
+        try:
+            return super().training_step(model, inputs, *args, **kwargs)
+        finally:
+            self.current_gradient_accumulation_steps, self._divides = steps, False
+
+    def compute_loss_context_manager(self) -> ExitStack:
+        """As in transformers; at its end the loss is there, and known how it is to be divided."""
+        stack: ExitStack = super().compute_loss_context_manager()
+        if self._divides:
+            stack.callback(self._divide_no_more)
+        return stack
+
+    def _divide_no_more(self) -> None:
+        if self.loss_is_scaled_for_ga:
+            self.current_gradient_accumulation_steps = 1
 
     # -- the course of a training -------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ class ExpectedCalibrationError(evaluate.Metric):
             citation=_CITATION,
             inputs_description=_INPUTS,
             features=datasets.Features(
-                {"predictions": datasets.List(datasets.Value("float64")), "references": datasets.Value("int64")}
+                {"predictions": datasets.Sequence(datasets.Value("float64")), "references": datasets.Value("int64")}
             ),
         )
 

@@ -15,7 +15,7 @@ class MdsDisparity(evaluate.Metric):
     """Misfit of the maps of two distance matrices."""
 
     def _info(self) -> evaluate.MetricInfo:
-        row = datasets.List(datasets.Value("float64"))
+        row = datasets.Sequence(datasets.Value("float64"))
         return evaluate.MetricInfo(
             description=_DESCRIPTION,
             citation=_CITATION,

@@ -15,7 +15,7 @@ class StructureCorrelation(evaluate.Metric):
     """Mean tau-b of the rows of two distance matrices."""
 
     def _info(self) -> evaluate.MetricInfo:
-        row = datasets.List(datasets.Value("float64"))
+        row = datasets.Sequence(datasets.Value("float64"))
         return evaluate.MetricInfo(
             description=_DESCRIPTION,
             citation=_CITATION,

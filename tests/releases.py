@@ -1,0 +1,13 @@
+"""Marks of tests for what earlier releases have not."""
+
+from importlib.util import find_spec
+
+import pytest
+import transformers
+from packaging.version import Version
+
+TRANSFORMERS = Version(transformers.__version__)
+HAS_ALL_ARCHITECTURES = Version("5.24") <= TRANSFORMERS
+"""Whether transformers has all that tests name; some in earlier releases do not run as they were published."""
+
+exports_onnx = pytest.mark.skipif(find_spec("transformers.exporters") is None, reason="transformers before 5.13")
