@@ -12,6 +12,9 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
+from hf_lwal.modeling import compat
+
 try:
     import tomllib
 except ModuleNotFoundError:  # Python 3.10
@@ -77,6 +80,33 @@ def test_the_matrix_can_be_run():
     path = PROJECT / ".ci" / "matrix"
     assert path.stat().st_mode & 0o100, "it must be executable"
     assert "oldest@3.10" in subprocess.run([str(path), "--help"], check=True, capture_output=True, text=True).stdout
+
+
+def test_the_releases_that_are_bounded_are_those_that_the_code_knows():
+    """A bound that was raised alone would warn users of what was tested, or not warn them of what was not."""
+    bound = next(Requirement(line) for line in PYPROJECT["dependencies"] if line.startswith("transformers"))
+    oldest, newest = (".".join(map(str, release)) for release in (compat.OLDEST, compat.NEWEST))
+    assert bound.specifier.contains(oldest)
+    assert bound.specifier.contains(f"{newest}.7")
+    assert not bound.specifier.contains(f"{compat.OLDEST[0]}.{compat.OLDEST[1] - 1}.9")
+    assert not bound.specifier.contains(f"{compat.NEWEST[0]}.{compat.NEWEST[1] + 1}")
+
+
+def test_a_newer_transformers_is_named_with_the_remedy(monkeypatch, tiny_config, tmp_path, caplog):
+    """A trainer that overrides what the next release has renamed would go wrong without a hint."""
+    monkeypatch.setattr(compat, "_RELEASE", (compat.NEWEST[0], compat.NEWEST[1] + 1))
+    model = AutoModelForLwALClassification.from_config(tiny_config("bert", num_labels=3))
+    LwALTrainer(model=model, args=LwALTrainingArguments(str(tmp_path), report_to="none", use_cpu=True))
+    assert f'pip install "transformers<{compat.NEWEST[0]}.{compat.NEWEST[1] + 1}"' in caplog.text
+
+
+def test_an_older_transformers_is_refused_in_one_sentence():
+    """What it lacks would show as an ImportError or an AttributeError somewhere inside."""
+    code = "import transformers; transformers.__version__ = '4.57.1'; import hf_lwal; hf_lwal.LwALConfig"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.stderr.splitlines()[-1] == (
+        "ImportError: hf-lwal needs transformers 5.4 or later, and this is 4.57.1: pip install -U transformers."
+    )
 
 
 def oldest_python():

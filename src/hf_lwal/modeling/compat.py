@@ -9,7 +9,19 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers import AutoConfig, PreTrainedConfig, configuration_utils
+import transformers
+
+OLDEST, NEWEST = (5, 4), (5, 25)
+"""Minor releases of transformers that pyproject.toml allows: those tested, and one more."""
+_RELEASE = tuple(int(part) for part in transformers.__version__.split(".")[:2])
+
+if _RELEASE < OLDEST:
+    raise ImportError(
+        f"hf-lwal needs transformers {OLDEST[0]}.{OLDEST[1]} or later, and this is {transformers.__version__}: "
+        "pip install -U transformers."
+    )
+
+from transformers import AutoConfig, PreTrainedConfig, configuration_utils  # noqa: E402
 
 _SPEC = getattr(configuration_utils, "SubConfigSpec", None)  # transformers 5.20
 is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)  # torch 2.7
@@ -32,3 +44,14 @@ def as_config(saved: Any) -> Any:
         return saved
     fields = {} if saved is None else dict(saved)
     return AutoConfig.for_model(fields.pop("model_type", "bert"), **fields)
+
+
+def untested_release() -> str | None:
+    """What to say of a release of transformers that is newer than this package knows; None for others."""
+    if _RELEASE <= NEWEST:
+        return None
+    return (
+        f"transformers {transformers.__version__} is newer than this hf-lwal, which was tested up to "
+        f"{NEWEST[0]}.{NEWEST[1] - 1}: if training, saving or resuming goes wrong, upgrade hf-lwal, or "
+        f'pip install "transformers<{NEWEST[0]}.{NEWEST[1] + 1}".'
+    )

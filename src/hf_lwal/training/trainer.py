@@ -19,6 +19,7 @@ from transformers.trainer_utils import TrainOutput, has_length
 from ..data.labels import CheckedCollator
 from ..data.sample_ids import ROW_WEIGHT, SAMPLE_ID
 from ..metrics import AccuracyAndF1
+from ..modeling.compat import untested_release
 from ..modeling.configuration_lwal import match_label_names
 from ..modeling.core import LwALClassifierOutput
 from ..modeling.distributed import all_reduce_sum, broadcast_, world_size
@@ -91,6 +92,8 @@ class LwALTrainer(HookedTrainer):
         objective: Objective | None = None,
         **kwargs: Any,
     ) -> None:
+        if said := untested_release():
+            logger.warning(said)
         args = LwALTrainingArguments("tmp_trainer") if args is None else args
         self._own_objective = objective
         self._said: set[str] = set()
