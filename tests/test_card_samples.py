@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import re
+import sys
 import wave
 from types import SimpleNamespace
 
@@ -22,7 +23,7 @@ from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArg
 from hf_lwal.cli.main import main
 from hf_lwal.data import load_embedded
 from hf_lwal.model_card import CardFacts, Sample, SplitFacts, render, write_card
-from hf_lwal.model_card.media import LONGEST_SECONDS, Sound, png, read_wav, sound_of, wav
+from hf_lwal.model_card.media import LONGEST_SECONDS, Sound, picture_of, png, read_wav, sound_of, wav
 from hf_lwal.model_card.provenance import _shown_to_anyone, hub_revision, sample_count
 from hf_lwal.model_card.samples import Reader, sample_rows
 from hf_lwal.model_card.text import visible
@@ -435,3 +436,10 @@ class TestCommand:
         assert "--samples must be 0 or more, got -1." in capsys.readouterr().err
         assert main(["card", str(tmp_path / "out"), "--samples", "2"]) == 2
         assert "shows no rows yet, so say with --data" in capsys.readouterr().err
+
+
+def test_rows_of_texts_need_no_pillow(monkeypatch):
+    """Installed without extras, the card of a text model ended a training that was done."""
+    for name in ("PIL", "PIL.Image"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert picture_of({"text": "book me a table", "label": 3}) is None

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from packaging.version import Version
+from releases import TRANSFORMERS
 from safetensors.torch import load_file
 from swap_data import backbone
 from tiny_models import TINY_CONFIGS
@@ -22,11 +24,12 @@ ROWS = {
     "text": (separable_text(LABELS, 320, 0), separable_text(LABELS, 100, 1)),
     "image": (separable_images(LABELS, 320, 0), separable_images(LABELS, 100, 1)),
 }
+VIT = ["q_proj", "v_proj"] if Version("5.10") <= TRANSFORMERS else ["query", "value"]
 TARGETS = {
     "bert": ["query", "value"],
     "roberta": ["query", "value"],
     "deberta_v2": ["query_proj", "value_proj"],
-    "vit": ["q_proj", "v_proj"],
+    "vit": VIT,
     "resnet": ["convolution"],
 }
 SAVED = {
@@ -185,7 +188,7 @@ def test_auto_classes_of_peft(base, tmp_path):
 def test_an_adapter_on_a_plain_backbone(kind, tmp_path):
     """PEFT's auto class knows no number of labels: it must say what to do, and that must bring the table back."""
     folder = str(backbone(kind, tmp_path / "backbone"))
-    targets = ["query", "value"] if kind == "text" else ["q_proj", "v_proj"]
+    targets = ["query", "value"] if kind == "text" else VIT
     model = AutoModelForLwALClassification.from_pretrained(folder, num_labels=3)
     config = peft.LoraConfig(r=2, target_modules=targets, modules_to_save=model.peft_modules_to_save())
     model = peft.get_peft_model(model, config)
@@ -404,6 +407,8 @@ def test_adapters_without_a_peft_model(base, tmp_path, monkeypatch):
     trainer.train()
     trainer.save_model()
     assert not (tmp_path / "model.safetensors").exists()
+    if Version("5.24") > TRANSFORMERS:
+        pytest.skip("load_adapter of earlier releases does not read modules_to_save, of stock models either")
     loaded = base(seed=1)
     loaded.load_adapter(str(tmp_path))
     assert torch.equal(logits(loaded), logits(model))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import sys
 import wave
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -46,13 +47,14 @@ def picture_of(row: Mapping[str, Any]) -> Any:
     Args:
         row: values are PIL images, or what ``datasets.Image(decode=False)`` gives.
     """
-    from PIL import Image
-
+    pillow = sys.modules.get("PIL.Image")  # only those need it who have pictures
     for value in row.values():
-        if isinstance(value, Image.Image):
+        if pillow is not None and isinstance(value, pillow.Image):
             return value
         content = _encoded(value)
         if content is not None:
+            from PIL import Image
+
             try:
                 return Image.open(io.BytesIO(content))
             except (OSError, ValueError, Image.DecompressionBombError) as error:

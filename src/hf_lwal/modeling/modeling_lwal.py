@@ -467,7 +467,7 @@ class LwALForSequenceClassification(LwALPreTrainedModel):
             "output_attentions": output_attentions,
             "output_hidden_states": output_hidden_states,
         }
-        return self.classify(inputs | kwargs, labels, return_dict)
+        return self.classify({**inputs, **kwargs}, labels, return_dict)
 
 
 class LwALForImageClassification(LwALPreTrainedModel):
@@ -500,7 +500,7 @@ class LwALForImageClassification(LwALPreTrainedModel):
             "output_attentions": output_attentions,
             "output_hidden_states": output_hidden_states,
         }
-        return self.classify(inputs | kwargs, labels, return_dict)
+        return self.classify({**inputs, **kwargs}, labels, return_dict)
 
 
 class LwALForAudioClassification(LwALPreTrainedModel):
@@ -529,7 +529,7 @@ class LwALForAudioClassification(LwALPreTrainedModel):
             "output_attentions": output_attentions,
             "output_hidden_states": output_hidden_states,
         }
-        return self.classify(inputs | kwargs, labels, return_dict)
+        return self.classify({**inputs, **kwargs}, labels, return_dict)
 
 
 MODEL_CLASSES: dict[str, type[LwALPreTrainedModel]] = {

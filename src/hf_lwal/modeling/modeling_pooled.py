@@ -101,7 +101,7 @@ class LwALPooledForSequenceClassification(PreTrainedModel):
         }
         flags = {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states}
         flags = {name: getattr(self.config, name) or None if value is None else value for name, value in flags.items()}
-        known |= {name: value for name, value in flags.items() if value is not None}
+        known.update({name: value for name, value in flags.items() if value is not None})
         encoded = self.base_model(**known, return_dict=True)
         tokens = encoded.last_hidden_state  # (B, T, H)
         if attention_mask is None:  # the backbone took every token for one of the text
