@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 from transformers import TrainingArguments
 
 from ..data.start_budget import SHARE_OF_TRAINING
-from ..modeling.configuration_lwal import INITIAL_HEADS, LwALConfig
+from ..modeling.configuration_lwal import LwALConfig
 from ..modeling.name_start import check_label_names
 from ..modeling.pooling import check_pooling
+from ..modeling.setting_rules import INITIAL_HEADS
 from .presets import preset
 
 WITH_PRIOR = ("label_smoothing", "lwal", "one_hot")
