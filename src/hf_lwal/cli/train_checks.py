@@ -98,7 +98,7 @@ def check_given(given: Mapping[str, Any]) -> None:
 def _check_json(name: str, value: str) -> None:
     try:
         json.loads(value)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CommandError(f"{flag(name)} is {value!r}, which is not JSON: {error}.") from error
 
 

@@ -109,5 +109,8 @@ def logging_steps_of(checkpoint: str) -> int | None:
 
 def _json(path: Path) -> dict[str, Any]:
     """What a JSON file of a checkpoint holds; nothing where there is none. Their wholeness was looked at before."""
-    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
     return found if isinstance(found, dict) else {}

@@ -21,7 +21,7 @@ LONGEST = 300
 MORE_NUMBERS, SPARE_NUMBERS = 16, 10**8
 """A model may have this multiple of the numbers in its files, and that many more: packed weights count several times,
 and those that are new are not in the files."""
-MORE_WEIGHTS, SPARE_WEIGHTS = 16, 10_000
+MORE_WEIGHTS, SPARE_WEIGHTS = 16, 2_000
 """The same of its weights by number."""
 
 

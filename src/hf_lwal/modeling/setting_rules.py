@@ -49,6 +49,8 @@ class Rule(NamedTuple):
             return None if known else f"Unknown {name} {shown(value)}: choose one of {', '.join(self.choices)}."
         if not isinstance(value, self.types) or (isinstance(value, bool) and bool not in self.types):
             return f"{name} is {shown(value)}, but it must be {self.what}."
+        if isinstance(value, list) and not all(isinstance(entry, str) for entry in value):
+            return f"{name} is {shown(value)}, but it must be {self.what}."
         if isinstance(value, (int, float)) and not self.least <= value <= self.most:  # NaN neither
             return f"{name} is {shown(value)}, but {self.beyond or f'it must be {self.what}'}."
         return None
@@ -58,6 +60,7 @@ FLAG = Rule((bool,), "true or false")
 STEPS = Rule((int,), "a whole number", 0, MOST_STEPS, beyond=f"it cannot be negative or above {MOST_STEPS}")
 DTYPES = tuple(sorted(name for name, kind in vars(torch).items() if getattr(kind, "is_floating_point", None) is True))
 COMMON_RULES: dict[str, Rule] = {
+    "architectures": Rule((list,), "a list of names", or_none=True),
     "dtype": Rule(choices=DTYPES, or_none=True),
     "output_hidden_states": FLAG._replace(or_none=True),
     "return_dict": FLAG._replace(or_none=True),

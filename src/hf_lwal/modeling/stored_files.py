@@ -78,8 +78,10 @@ def stored_shapes(name: str | os.PathLike[str], keywords: Mapping[str, Any]) -> 
         return tensors_of(folder / WEIGHTS)
     if not (folder / INDEX).exists():
         return None
-    places = read_json(folder / INDEX).get("weight_map")
-    if not isinstance(places, dict) or not all(isinstance(place, str) for place in places.values()):
+    index = read_json(folder / INDEX)
+    places = index.get("weight_map")
+    known = isinstance(places, dict) and all(isinstance(place, str) for place in places.values())
+    if not known or not isinstance(index.get("metadata", {}), dict):
         raise OSError(f"{folder / INDEX} does not say which weights are in which file. {REMEDY}")
     found = {shard: tensors_of(folder / shard) for shard in sorted(set(places.values()))}
     for tensor, place in places.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -422,10 +423,10 @@ def _class_weights(value: str | list[float] | None) -> str | list[float] | None:
     try:
         numbers = value if isinstance(value, (list, tuple)) else json.loads(f"[{value.strip('[]')}]")
         weights = [float(number) for number in numbers]
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError, RecursionError):
         raise ValueError(
             f"lwal_class_weights is {value!r}, but it must be balanced or numbers separated by commas."
         ) from None
-    if min(weights, default=0.0) <= 0.0:
-        raise ValueError(f"lwal_class_weights is {value!r}, but every weight must be above 0.")
+    if not weights or not all(0.0 < weight < math.inf for weight in weights):
+        raise ValueError(f"lwal_class_weights is {value!r}, but every weight must be above 0 and finite.")
     return weights
