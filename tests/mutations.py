@@ -79,7 +79,7 @@ def _kind(value: Any) -> Any:
     return float if type(value) is float else type(value)
 
 
-def _changed(content: Any, generator: random.Random) -> tuple[str, bytes, tuple[Any, ...], Any, Any]:
+def changed_json(content: Any, generator: random.Random) -> tuple[str, bytes, tuple[Any, ...], Any, Any]:
     """A JSON value with one fault: what it is, its text, and where, from what and to what a value was changed."""
     path = generator.choice(_places(content))
     *parents, key = path
@@ -127,7 +127,7 @@ def _text(content: Any, path: tuple[Any, ...] | None = None, raw: bytes = b"") -
 def of_config(files: Files, generator: random.Random) -> Damage:
     """A value of the configuration, or of the encoder's inside it."""
     content = json.loads(files[CONFIG])
-    what, files[CONFIG], path, old, new = _changed(content, generator)
+    what, files[CONFIG], path, old, new = changed_json(content, generator)
     says = _kind(old) is _kind(new) and old is not None and not (isinstance(new, float) and math.isnan(new))
     names = tuple(str(key) for key in path if isinstance(key, str))
     names += ("num_labels",) if "id2label" in path else ()
@@ -136,7 +136,7 @@ def of_config(files: Files, generator: random.Random) -> Damage:
 
 def of_label_table(files: Files, generator: random.Random) -> Damage:
     """A value of the table that people read: the weights count."""
-    what, files[TABLE], *_ = _changed(json.loads(files[TABLE]), generator)
+    what, files[TABLE], *_ = changed_json(json.loads(files[TABLE]), generator)
     return Damage("label_table", what, files)
 
 
@@ -214,7 +214,7 @@ def of_header(files: Files, generator: random.Random) -> Damage:
     entry = header[name]
     how = generator.choice(["json", "name", "gone", "shape", "dtype", "offsets", "swapped", "case"])
     if how == "json":
-        what, files[WEIGHTS] = (found := _changed(header, generator))[0], whole(found[1], data)
+        what, files[WEIGHTS] = (found := changed_json(header, generator))[0], whole(found[1], data)
         return Damage("header", what, files)
     if how in ("name", "case"):
         header[name.upper() if how == "case" else name + "x"] = header.pop(name)
@@ -279,7 +279,7 @@ def of_shards(files: Files, generator: random.Random) -> Damage:
     how = generator.choice(["value", "value", "text", "shard gone", "shard cut", "swapped"])
     what, text = how, _text(index)
     if how == "value":
-        what, text, *_ = _changed(index, generator)
+        what, text, *_ = changed_json(index, generator)
     elif how == "text":
         text = generator.choice([b"", b"[]", b"3", b"null", text[: len(text) // 2], b"[" * 50_000, b"\xff\xfe"])
     elif how == "shard gone":

@@ -90,12 +90,11 @@ def _times(shape: tuple[int, ...]) -> str:
 
 def _shapes(checkpoint: Path) -> dict[str, tuple[int, ...]]:
     """Shapes of the weights in a checkpoint's safetensors files, from their headers."""
-    from safetensors import safe_open
+    from ..modeling.stored_files import tensors_of
 
     shapes: dict[str, tuple[int, ...]] = {}
     for path in checkpoint.glob("model*.safetensors"):
-        with safe_open(path, "pt") as file:
-            shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        shapes |= tensors_of(path)
     return shapes
 
 

@@ -98,7 +98,7 @@ def checksums(folder: str | os.PathLike[str]) -> dict[str, str]:
     files = [path for path in sorted(Path(folder).glob("model*.safetensors")) if path.is_file()]
     if sum(path.stat().st_size for path in files) > MOST_COMPARED:
         files = []
-    found = {path.name: _checksum_of_file(path) for path in files}
+    found = {path.name: checksum_of_file(path) for path in files}
     config = Path(folder) / CONFIG
     return found | ({CONFIG: _checksum_of_settings(config)} if config.is_file() else {})
 
@@ -111,7 +111,8 @@ def changed_files(folder: str | os.PathLike[str], recorded: Any) -> list[str]:
     return [name for name, checksum in now.items() if recorded.get(name, checksum) != checksum]
 
 
-def _checksum_of_file(path: Path) -> str:
+def checksum_of_file(path: Path) -> str:
+    """Checksum of a file's bytes."""
     value = 0
     with path.open("rb") as file:
         while block := file.read(2**22):
