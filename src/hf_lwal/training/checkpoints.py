@@ -159,8 +159,8 @@ def check_weights_of_checkpoint(checkpoint: str | os.PathLike[str], weights: Map
         if name in weights and tuple(weights[name].shape) != shape:
             raise ValueError(
                 f"{name} has the shape {list(shape)} in {os.fspath(checkpoint)} and {list(weights[name].shape)} in "
-                "this model: build the model as it was then (its number of labels, embedding_dim and settings are in the "
-                "checkpoint's config.json), or start anew in another output_dir."
+                "this model: build the model as it was then (its number of labels, embedding_dim and settings are in "
+                "the checkpoint's config.json), or start anew in another output_dir."
             )
     if "classifier.label_vectors" not in weights:
         if "classifier.label_vectors" in found:

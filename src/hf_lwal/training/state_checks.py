@@ -98,8 +98,12 @@ def check_states(optimizer: Any, scheduler: Any) -> None:
         for name, value in group.items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"the {name} of the optimizer is {value}")
-        for parameter in group["params"]:
-            for name, value in (optimizer.state.get(parameter) or {}).items():
+        states = {parameter: optimizer.state.get(parameter) or {} for parameter in group["params"]}
+        known = max(states.values(), key=len, default={})
+        for parameter, state in states.items():
+            if state and (missing := known.keys() - state.keys()):
+                raise ValueError(f"{min(missing)} of a weight of the shape {tuple(parameter.shape)} is missing")
+            for name, value in state.items():
                 _check_moment(name, value, parameter)
     if isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler) or hasattr(scheduler, "scheduler"):
         schedule = getattr(scheduler, "scheduler", scheduler)
