@@ -79,9 +79,8 @@ def stored_shapes(name: str | os.PathLike[str], keywords: Mapping[str, Any]) -> 
     if not (folder / INDEX).exists():
         return None
     index = read_json(folder / INDEX)
-    places = index.get("weight_map")
-    known = isinstance(places, dict) and all(isinstance(place, str) for place in places.values())
-    if not known or not isinstance(index.get("metadata", {}), dict):
+    places, about = index.get("weight_map"), index.get("metadata", {})
+    if not isinstance(places, dict) or not isinstance(about, dict) or {*map(type, places.values())} - {str}:
         raise OSError(f"{folder / INDEX} does not say which weights are in which file. {REMEDY}")
     found = {shard: tensors_of(folder / shard) for shard in sorted(set(places.values()))}
     for tensor, place in places.items():

@@ -117,7 +117,9 @@ def check_states(optimizer: Any, scheduler: Any) -> None:
 
 def _are_rates(rates: Any) -> bool:
     known = (int, float, Tensor)
-    return isinstance(rates, list) and all(isinstance(rate, known) and 0 <= float(rate) < math.inf for rate in rates)
+    return isinstance(rates, list) and all(
+        type(rate) is not bool and isinstance(rate, known) and 0 <= float(rate) < math.inf for rate in rates
+    )
 
 
 def _check_moment(name: str, value: Any, parameter: Tensor) -> None:
