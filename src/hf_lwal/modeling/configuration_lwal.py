@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
@@ -112,7 +112,7 @@ class LwALConfig(AroundConfig, LabelSettings, PreTrainedConfig):
             super().__post_init__(**kwargs)
         self.label2id = {name: index for index, name in self.label_names.items()}
         self.validate_lwal()
-        self.encoder_config.num_labels = self.embedding_dim
+        cast("PreTrainedConfig", self.encoder_config).num_labels = self.embedding_dim
 
     @property
     def start_of_head(self) -> str:

@@ -14,7 +14,7 @@ from zipfile import is_zipfile
 
 import torch
 from safetensors import SafetensorError
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from .building import no_larger_than
@@ -318,9 +318,12 @@ def check_weights(model: nn.Module, name: str | os.PathLike[str]) -> None:
         model: just loaded.
         name: of the checkpoint.
     """
-    weights = {key: value for key, value in model.named_parameters() if value.is_floating_point()}
-    weights |= {key: value for key, value in model.named_buffers() if key.endswith(("running_mean", "running_var"))}
-    weights = {key: value for key, value in weights.items() if not value.is_meta and value.numel()}
+    measured = ((key, value) for key, value in model.named_buffers() if key.endswith(("running_mean", "running_var")))
+    weights: dict[str, Tensor] = {
+        key: value
+        for key, value in (*model.named_parameters(), *measured)
+        if value.is_floating_point() and not value.is_meta and value.numel()
+    }
     found = {key: torch.stack(value.detach().aminmax()).float() for key, value in weights.items()}  # (2,) each
     for key, (least, most) in zip(found, torch.stack([*map(torch.Tensor.cpu, found.values())]).tolist(), strict=True):
         if not -LARGEST < least <= most < LARGEST or (key.endswith("running_var") and least < 0):

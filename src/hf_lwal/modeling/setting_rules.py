@@ -131,9 +131,9 @@ def check_part(name: str, content: Any) -> None:
             "the model comes from."
         )
     for inner in (content, content.get("base_config")):
-        for key in PART_RULES if isinstance(inner, Mapping) else ():
-            fault = PART_RULES[key].fault(key, inner[key]) if key in inner else None
-            if fault is not None:
+        known = inner if isinstance(inner, Mapping) else {}
+        for key in PART_RULES.keys() & known.keys():
+            if (fault := PART_RULES[key].fault(key, known[key])) is not None:
                 raise ConfigurationError(f"{fault} It stands in {name}.")
     for place, value in _numbers(name, content):
         layers = isinstance(value, int) and any(word in place.rpartition(".")[2] for word in ("layer", "depth"))

@@ -18,6 +18,7 @@ from ..modeling.stored_files import checksum_of_file
 
 CHECKSUMS = "checksums.json"
 _STATES = ("*.safetensors", "*.pt", "*.pth", "*.bin")
+_MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
 _WHOLE, _NUMBER = (int,), (int, float)
 _AT_LEAST: dict[str, tuple[tuple[type, ...], float]] = {
     "global_step": (_WHOLE, 0),
@@ -96,12 +97,17 @@ def check_states(optimizer: Any, scheduler: Any) -> None:
     """
     for group in getattr(optimizer, "param_groups", ()):
         for name, value in group.items():
-            if isinstance(value, float) and not math.isfinite(value):
+            if isinstance(value, float) and math.isnan(value):
                 raise ValueError(f"the {name} of the optimizer is {value}")
+        known: dict[bool, set[str]] = {
+            True: set(),
+            False: set(),
+        }  # some keep other moments of vectors than of matrices
         states = {parameter: optimizer.state.get(parameter) or {} for parameter in group["params"]}
-        known = max(states.values(), key=len, default={})
         for parameter, state in states.items():
-            if state and (missing := known.keys() - state.keys()):
+            known[parameter.dim() > 1] |= _MOMENTS & state.keys()
+        for parameter, state in states.items():
+            if state and (missing := known[parameter.dim() > 1] - state.keys()):
                 raise ValueError(f"{min(missing)} of a weight of the shape {tuple(parameter.shape)} is missing")
             for name, value in state.items():
                 _check_moment(name, value, parameter)
@@ -131,5 +137,5 @@ def _check_moment(name: str, value: Any, parameter: Tensor) -> None:
         raise ValueError(f"{name} of a weight of the shape {tuple(parameter.shape)} is not finite")
     if name == "step" and not (isinstance(value, (int, float, Tensor)) and float(value) >= 0):
         raise ValueError(f"a weight has done {value} steps")
-    if name.startswith("exp_avg_sq") and isinstance(value, Tensor) and bool((value < 0).any()):
+    if name.startswith("exp_avg_sq") and type(value) is Tensor and bool((value < 0).any()):
         raise ValueError(f"{name} of a weight of the shape {tuple(parameter.shape)} is negative")
