@@ -44,6 +44,8 @@ def building(what: str) -> Iterator[None]:
     except (ConfigurationError, ImportError, OSError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # each architecture has its own way to fail
+        if "trust_remote_code" in str(error):  # the settings are right, and wait for a yes
+            raise
         raise ConfigurationError(
             f"{what} describes no model that can be built ({said_by(error)}): correct it, or copy it anew from where "
             "the model comes from."

@@ -32,6 +32,8 @@ TABLE_SIZES = "classifier.label_vectors"
 """The tensor whose shape is the number of labels and their dimension."""
 LARGEST = 1e15
 """Weights and label vectors beyond make sums of squares that overflow; no training ends with them."""
+CHECKED = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+"""Types of weights whose numbers are looked at; packed ones are not numbers by themselves."""
 SHOWN = 8
 """How many names an error lists."""
 
@@ -322,10 +324,10 @@ def check_weights(model: nn.Module, name: str | os.PathLike[str]) -> None:
     weights: dict[str, Tensor] = {
         key: value
         for key, value in (*model.named_parameters(), *measured)
-        if value.is_floating_point() and not value.is_meta and value.numel()
+        if type(value) in (Tensor, nn.Parameter) and value.dtype in CHECKED and not value.is_meta and value.numel()
     }
-    found = {key: torch.stack(value.detach().aminmax()).float() for key, value in weights.items()}  # (2,) each
-    for key, (least, most) in zip(found, torch.stack([*map(torch.Tensor.cpu, found.values())]).tolist(), strict=True):
+    for key, value in weights.items():
+        least, most = torch.stack(value.detach().aminmax()).tolist()
         if not -LARGEST < least <= most < LARGEST or (key.endswith("running_var") and least < 0):
             raise ValueError(
                 f"The weights of {name} are damaged: {key} holds numbers from {least:g} to {most:g}. Load another "

@@ -136,8 +136,7 @@ def check_part(name: str, content: Any) -> None:
             if (fault := PART_RULES[key].fault(key, known[key])) is not None:
                 raise ConfigurationError(f"{fault} It stands in {name}.")
     for place, value in _numbers(name, content):
-        layers = isinstance(value, int) and any(word in place.rpartition(".")[2] for word in ("layer", "depth"))
-        if layers and value > MOST_LAYERS:
+        if isinstance(value, int) and place.endswith(("layer", "layers", "depth", "depths")) and value > MOST_LAYERS:
             raise ConfigurationError(f"{place} is {shown(value)}, but no model has more than {MOST_LAYERS:,} layers.")
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigurationError(f"{place} is {value}, but it must be a finite number.")

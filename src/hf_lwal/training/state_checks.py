@@ -81,7 +81,7 @@ def state_fault(state: Any) -> str | None:
     if not isinstance(state.get("stateful_callbacks") or {}, dict):
         return "its stateful_callbacks are none"
     for name, (kinds, least) in _AT_LEAST.items():
-        value = state.get(name)
+        value: Any = state.get(name)
         known = isinstance(value, kinds) and not isinstance(value, bool) and not value < least
         if value is not None and not known:
             return f"its {name} is {str(value)[:40]!r}"
