@@ -355,7 +355,12 @@ def _stored_config(source: Any, place: dict[str, Any], settings: dict[str, Any])
     read = AutoConfig.from_pretrained
     if not os.path.isdir(source):
         return read(source, return_unused_kwargs=True, **place, **settings)
-    content = read_json(Path(source, CONFIG)) if Path(source, CONFIG).exists() else {}
+    if not Path(source, CONFIG).exists():
+        raise OSError(
+            f"{source} has no {CONFIG}, so it holds no whole model: give the folder that save_pretrained wrote. An "
+            "adapter is loaded with PeftModel.from_pretrained(model, adapter)."
+        )
+    content = read_json(Path(source, CONFIG))
     if content.get("model_type") != LwALConfig.model_type:
         check_part(str(Path(source, CONFIG)), content)
     with building(str(Path(source, CONFIG))):
