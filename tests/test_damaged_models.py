@@ -24,6 +24,7 @@ from transformers import (
     AutoModelForAudioClassification,
     AutoModelForImageClassification,
     AutoModelForSequenceClassification,
+    BertForSequenceClassification,
     set_seed,
 )
 
@@ -236,6 +237,35 @@ def test_files_that_changed_since_they_were_saved(saved, tmp_path, caplog, what)
     loaded.save_pretrained(tmp_path)
     AutoModelForLwALClassification.from_pretrained(tmp_path)
     assert not caplog.records
+
+
+@pytest.mark.parametrize("name", [CONFIG, WEIGHTS, f"{WEIGHTS}.index.json"])
+def test_a_device_in_the_place_of_a_file(saved, tmp_path, name):
+    """It was read for ever, until memory was gone."""
+    files = {key: value for key, value in saved["bert"].files.items() if key not in (name, WEIGHTS)}
+    write(files, tmp_path)
+    (tmp_path / name).symlink_to("/dev/zero")
+    with bounded(), pytest.raises(OSError, match=rf"{name} is no file\. Copy"):
+        AutoModelForLwALClassification.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"hidden_size": "32"}, "config.json describes no model that can be built .*hidden_size"),
+        ({"pad_token_id": 10**9}, "The configuration of .* describes no model that can be built .Padding_idx"),
+        ({"num_hidden_layers": 10**12}, "num_hidden_layers is 1000000000000, but no model has more than 10,000"),
+        ({"vocab_size": 10**12}, "ask for far more weights than the model's files hold"),
+        ({"num_labels": 10**12, "id2label": None}, "num_labels is 1000000000000, but it must be a whole number"),
+    ],
+)
+def test_backbones(tmp_path, settings, sentence):
+    """What a stock checkpoint says goes through the same hands."""
+    BertForSequenceClassification(tiny_config("bert", num_labels=3)).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / CONFIG).read_text())
+    (tmp_path / CONFIG).write_text(json.dumps(config | settings))
+    with bounded(), pytest.raises(ValueError, match=sentence):
+        AutoModelForLwALClassification.from_pretrained(tmp_path)
 
 
 # -- the commands and the code on the Hub -----------------------------------------------------------------------------

@@ -376,7 +376,8 @@ def _settings(
 ) -> dict[str, Any]:
     """Keyword arguments of `LwALConfig`, and the width of the head's input."""
     _refuse_too_few(id2label)
-    head = find_head(config, task)
+    with building(f"The configuration of {config.name_or_path or type(config).__name__}"):
+        head = find_head(config, task)
     if head is None:
         logger.info(
             "%s has no single linear head: class means are kept of the embeddings (space='embeddings').",

@@ -14,15 +14,13 @@ from .algorithm import UPDATES, LabelSettings
 from .building import ConfigurationError, building, shown
 from .configuration_pooled import AroundConfig, LwALPooledConfig, forwarded
 from .peft_targets import SIZES, offer_targets
-from .setting_rules import RULES, check_part, check_settings
+from .setting_rules import NUM_LABELS, RULES, check_part, check_settings
 
 FORMAT_VERSION = 1
 """Version of the saved format; a checkpoint with a larger number needs a newer hf-lwal."""
 
 HUB_KEYWORDS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 LABEL_KEYWORDS = ("id2label", "label2id", "num_labels")
-MOST_UNNAMED = 2**22
-"""Labels that are given names for want of others: those take half a gigabyte."""
 NOT_THE_ENCODERS = (
     *LABEL_KEYWORDS,
     *("dtype", "torch_dtype", "attn_implementation", "experts_implementation", "name_or_path"),
@@ -301,11 +299,8 @@ def parse_label_names(
 
 def check_number_of_labels(num_labels: Any) -> None:
     """Raise ValueError where a number of labels is none, or too large to make up names for."""
-    if isinstance(num_labels, bool) or not isinstance(num_labels, int) or not 0 <= num_labels <= MOST_UNNAMED:
-        raise ConfigurationError(
-            f"num_labels is {shown(num_labels)}, but it must be a whole number up to {MOST_UNNAMED:,}: give the names "
-            "of the labels, id2label, for more."
-        )
+    if (fault := NUM_LABELS.fault("num_labels", num_labels)) is not None:
+        raise ConfigurationError(fault)
 
 
 def generic_label_names(num_labels: int) -> dict[int, str]:

@@ -15,6 +15,8 @@ from .tasks import TASKS
 INITIAL_HEADS = ("auto", "whitened", "class_means", "probe", "random")
 MOST_DIMENSIONS = 2**20
 MOST_STEPS = 2**63 - 1
+MOST_UNNAMED = 2**22
+"""Labels that are given names for want of others: those take half a gigabyte."""
 MOST_LAYERS = 10_000
 """No architecture has more; a list with one entry per layer is built before the weights can say how many there are."""
 
@@ -49,7 +51,7 @@ class Rule(NamedTuple):
             return None if known else f"Unknown {name} {shown(value)}: choose one of {', '.join(self.choices)}."
         if not isinstance(value, self.types) or (isinstance(value, bool) and bool not in self.types):
             return f"{name} is {shown(value)}, but it must be {self.what}."
-        if isinstance(value, list) and not all(isinstance(entry, str) for entry in value):
+        if isinstance(value, (list, tuple)) and not all(isinstance(entry, str) for entry in value):
             return f"{name} is {shown(value)}, but it must be {self.what}."
         if isinstance(value, (int, float)) and not self.least <= value <= self.most:  # NaN neither
             return f"{name} is {shown(value)}, but {self.beyond or f'it must be {self.what}'}."
@@ -60,7 +62,7 @@ FLAG = Rule((bool,), "true or false")
 STEPS = Rule((int,), "a whole number", 0, MOST_STEPS, beyond=f"it cannot be negative or above {MOST_STEPS}")
 DTYPES = tuple(sorted(name for name, kind in vars(torch).items() if getattr(kind, "is_floating_point", None) is True))
 COMMON_RULES: dict[str, Rule] = {
-    "architectures": Rule((list,), "a list of names", or_none=True),
+    "architectures": Rule((list, tuple), "a list of names", or_none=True),
     "dtype": Rule(choices=DTYPES, or_none=True),
     "output_hidden_states": FLAG._replace(or_none=True),
     "return_dict": FLAG._replace(or_none=True),
@@ -100,11 +102,13 @@ POOLED_RULES: dict[str, Rule] = {
     **COMMON_RULES,
 }
 """The same of `LwALPooledConfig`."""
+NUM_LABELS = Rule(
+    (int,), f"a whole number up to {MOST_UNNAMED:,}: give the names of the labels, id2label, for more", 0, MOST_UNNAMED
+)
 PART_RULES: dict[str, Rule] = {
-    "chunk_size_feed_forward": Rule((int,), "a whole number from 0", 0, MOST_DIMENSIONS),
-    "output_attentions": FLAG._replace(or_none=True),
-    "is_encoder_decoder": FLAG,
-    "tie_word_embeddings": FLAG,
+    "num_labels": NUM_LABELS._replace(or_none=True),
+    "chunk_size_feed_forward": Rule((int,), "a whole number from 0", 0, MOST_DIMENSIONS, or_none=True),
+    **dict.fromkeys(("output_attentions", "is_encoder_decoder", "tie_word_embeddings"), FLAG._replace(or_none=True)),
     **COMMON_RULES,
 }
 """The same of a configuration inside another, where it has them."""

@@ -26,6 +26,7 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         OSError: it cannot be read, or holds no settings by name; with its path and the remedy.
     """
+    _check_is_file(path)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -35,12 +36,19 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
+def _check_is_file(path: Path) -> None:
+    """Raise OSError for what is none: a pipe or a device would be read for ever."""
+    if not path.is_file():
+        raise OSError(f"{path} is no file. {REMEDY}")
+
+
 def tensors_of(path: Path) -> Shapes:
     """Shapes by name from the header of a safetensors file; its data is not read.
 
     Raises:
         OSError: the file is cut off, or none of this kind; with its path and the remedy.
     """
+    _check_is_file(path)
     try:
         with path.open("rb") as file:
             length, size = int.from_bytes(file.read(8), "little"), path.stat().st_size
