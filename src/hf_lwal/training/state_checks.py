@@ -82,8 +82,7 @@ def state_fault(state: Any) -> str | None:
         return "its stateful_callbacks are none"
     for name, (kinds, least) in _AT_LEAST.items():
         value: Any = state.get(name)
-        known = isinstance(value, kinds) and not isinstance(value, bool) and not value < least
-        if value is not None and not known:
+        if value is not None and (type(value) not in kinds or value < least):
             return f"its {name} is {str(value)[:40]!r}"
     return None
 
