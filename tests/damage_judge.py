@@ -25,21 +25,21 @@ class TooLong(BaseException):
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """At most a gibibyte of memory more than now, and `SECONDS`."""
+    """At most a gibibyte of memory more than now, and `SECONDS` of computing, on a busy machine, too."""
 
     def stop(signal_number: int, frame: FrameType | None) -> None:
         raise TooLong
 
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     before, hard = resource.getrlimit(resource.RLIMIT_AS)
-    handler = signal.signal(signal.SIGALRM, stop)
+    handler = signal.signal(signal.SIGPROF, stop)
     resource.setrlimit(resource.RLIMIT_AS, (size + GIBIBYTE, hard))
-    signal.alarm(SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, handler)
         resource.setrlimit(resource.RLIMIT_AS, (before, hard))
 
 
