@@ -109,7 +109,7 @@ def test_a_table_of_many_labels_lists_all_of_them_without_neighbours(many, caplo
     ]
     assert {len(entry["nearest"]) for entry in table["labels"]} == {0}
     assert len(text.splitlines()) == MANY + 2, "one label per line"
-    assert list(table) == ["schema_version", "embedding_dim", "labels"]
+    assert list(table) == ["schema_version", "checksums", "embedding_dim", "labels"]
     AutoModelForLwALClassification.from_pretrained(many)
     assert "does not describe" not in caplog.text
 

@@ -41,6 +41,7 @@ REFUSED = [
     (["--eval-steps=-1"], "--eval-steps must be above 0, got -1.0."),
     (["--dataloader-num-workers=-1"], "--dataloader-num-workers must be 0 or more, got -1."),
     (["--eval-accumulation-steps=0"], "--eval-accumulation-steps must be at least 1, got 0."),
+    (["--torch-compile-mode", "quick"], "--torch-compile-mode is 'quick': choose one of default,"),
     (["--optim-args", "x"], "--optim-args must be pairs such as rank=4,scale=0.25, got 'x'."),
     (["--label-names", "foo"], "--label-names foo: the models here read their labels as 'labels'; leave it out."),
     (["--prediction-loss-only", "true"], "--prediction-loss-only leaves no accuracy to report"),
@@ -82,6 +83,7 @@ def test_what_cannot_work_is_refused_before_anything_is_loaded(flags, message, t
         {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": '{"num_decay_steps": 1}'},
         {"lr_scheduler_type": "reduce_lr_on_plateau", "train_sampling_strategy": "group_by_length"},
         {"save_strategy": "best", "optim": "adafactor", "report_to": ["tensorboard"], "push_to_hub": True},
+        {"label_smoothing_factor": 0.1, "torch_compile_mode": "reduce-overhead"},
         {"max_steps": -1, "save_total_limit": 0, "metric_for_best_model": "eval_loss", "label_names": ["labels"]},
     ],
 )

@@ -23,6 +23,7 @@ from ..data.sources import (
 from ..data.usable import usable
 from ..errors import CommandError
 from ..modeling.pictures import rgb
+from ..modeling.stored_files import read_json
 from ..modeling.tasks import TASKS
 
 if TYPE_CHECKING:
@@ -140,6 +141,8 @@ def load_part(loader: Any, model_path: str, **keywords: Any) -> Any:
             "into its model first.)"
         )
     try:
+        if Path(model_path).is_dir():
+            read_json(Path(model_path) / "config.json")
         with quiet():
             return loader.from_pretrained(model_path, **keywords)
     except (OSError, ValueError) as error:

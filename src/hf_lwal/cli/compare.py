@@ -155,6 +155,6 @@ def parsed_methods(words: Sequence[str], own: Sequence[str | Mapping[str, Any]])
     for word in words:
         try:
             methods.append(json.loads(word) if word.lstrip().startswith("{") else known.get(word, word))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CommandError(f"--method: {word!r} is neither a name nor JSON: {error}.") from error
     return methods

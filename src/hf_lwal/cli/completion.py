@@ -51,7 +51,7 @@ def list_values() -> dict[str, tuple[str, ...]]:
     from ..bench.grid import OPTIMIZERS
     from ..bench.grid import PRESETS as GRIDS
     from ..bench.methods import METHODS
-    from ..modeling.configuration_lwal import INITIAL_HEADS
+    from ..modeling.setting_rules import INITIAL_HEADS
     from ..objectives import OBJECTIVES
     from ..settings.presets import PRESETS
     from ..settings.training_args import NOISY_LABELS

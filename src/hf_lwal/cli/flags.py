@@ -161,6 +161,9 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse all words; unknown ones end the program with a suggestion."""
+        for word in args or ():
+            if word.startswith("--") and word.endswith("=--"):  # argparse reads it as no value at all
+                self.error(f"{word.removesuffix('=--')} has the value '--', which is none")
         values, unknown = self.parse_known_args(args, namespace)
         if unknown:
             chosen = self.chosen(values)

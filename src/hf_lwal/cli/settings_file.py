@@ -70,5 +70,5 @@ def _typed(node: Node) -> Any:
         return node.value
     try:
         return json.loads(node.value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return node.value

@@ -15,7 +15,7 @@ from ..errors import CommandError
 from ..modeling.files import write_text_atomically
 from ..training.folder_lock import LOCK_FILE, FolderLock, in_use
 from .flags import argument, check_above_0, option
-from .train_checks import check_given, rehearse
+from .train_checks import check_full_batches, check_given, rehearse
 from .train_data import fit_tokenizer, load_rows, prepare_rows
 from .train_flags import DEFAULTS, build_arguments, training_values
 from .train_model import Job, build_model, check_max_length, choose_start
@@ -243,6 +243,7 @@ def build_trainer(job: Job, values: Mapping[str, Any]) -> LwALTrainer:
 
     values = {"dataloader_pin_memory": torch.accelerator.is_available(), **values}
     arguments = build_arguments(values)
+    check_full_batches(arguments, len(job.rows.train), len(job.rows.validation))
     model = build_model(job.start, job.rows, job.embedding_dim, arguments.seed, arguments.lwal_pooling)
     part = job.start.processing_class
     fit_tokenizer(model, part, job.max_length)

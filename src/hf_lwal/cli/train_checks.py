@@ -98,7 +98,7 @@ def check_given(given: Mapping[str, Any]) -> None:
 def _check_json(name: str, value: str) -> None:
     try:
         json.loads(value)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CommandError(f"{flag(name)} is {value!r}, which is not JSON: {error}.") from error
 
 
@@ -110,6 +110,23 @@ def _check_rhythm(given: Mapping[str, Any]) -> None:
             raise CommandError(
                 f"{flag(name)} {str(value).lower()} needs evaluations, but --eval-strategy is no: choose epoch or "
                 "steps there."
+            )
+
+
+def check_full_batches(arguments: LwALTrainingArguments, training: int, validation: int) -> None:
+    """Raise where all rows of a split are left out, since they fill no batch.
+
+    Args:
+        arguments: of the training.
+        training: number of its rows.
+        validation: number of rows that it is measured on.
+    """
+    sizes = {"training": (training, arguments.train_batch_size), "validation": (validation, arguments.eval_batch_size)}
+    for split, (rows, size) in sizes.items():
+        if arguments.dataloader_drop_last and rows < size:
+            raise CommandError(
+                f"--dataloader-drop-last leaves out what does not fill a batch of {size}, and so all {rows} {split} "
+                "rows: leave it out, or take smaller batches."
             )
 
 
@@ -136,6 +153,7 @@ def rehearse(arguments: LwALTrainingArguments) -> None:
 
     if arguments.use_liger_kernel and not is_liger_kernel_available():
         raise CommandError("--use-liger-kernel needs a package that is not installed: pip install liger-kernel")
+    _check_compilation(arguments.torch_compile_mode)
     settings = arguments.resolve_lwal()
     build_objective(settings)
     if settings.label_method == "static_label" and settings.static_model is None:
@@ -171,12 +189,22 @@ _NOT_REHEARSED = {
     "push_to_hub": False,
     "use_liger_kernel": False,
     "torch_compile": False,
+    "label_smoothing_factor": 0.0,
     "load_best_model_at_end": False,
     "batch_eval_metrics": False,
     "remove_unused_columns": False,
     "train_sampling_strategy": "random",
 }
 """Training arguments that need the real model or rows, or that reach out of this process."""
+
+
+def _check_compilation(mode: str | None) -> None:
+    """Raise for a way to compile that torch does not know, which shows at the first step."""
+    if mode is not None:
+        from torch._inductor import list_mode_options
+
+        if mode not in (known := ["default", *list_mode_options()]):
+            raise CommandError(f"--torch-compile-mode is {mode!r}: choose one of {', '.join(dict.fromkeys(known))}.")
 
 
 def _keywords(arguments: LwALTrainingArguments) -> str:

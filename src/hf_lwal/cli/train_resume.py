@@ -90,12 +90,11 @@ def _times(shape: tuple[int, ...]) -> str:
 
 def _shapes(checkpoint: Path) -> dict[str, tuple[int, ...]]:
     """Shapes of the weights in a checkpoint's safetensors files, from their headers."""
-    from safetensors import safe_open
+    from ..modeling.stored_files import tensors_of
 
     shapes: dict[str, tuple[int, ...]] = {}
     for path in checkpoint.glob("model*.safetensors"):
-        with safe_open(path, "pt") as file:
-            shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        shapes |= tensors_of(path)
     return shapes
 
 
@@ -109,5 +108,8 @@ def logging_steps_of(checkpoint: str) -> int | None:
 
 def _json(path: Path) -> dict[str, Any]:
     """What a JSON file of a checkpoint holds; nothing where there is none. Their wholeness was looked at before."""
-    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
     return found if isinstance(found, dict) else {}

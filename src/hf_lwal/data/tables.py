@@ -126,11 +126,16 @@ def lines_of(text: str) -> list[str]:
     return lines if lines[-1] else lines[:-1]
 
 
+TOO_DEEP = "lists or objects are nested too deeply"
+
+
 def _json(text: str, whole: bool) -> Any:
     """What a JSON file holds; one object per line where it is not one value."""
     if whole:
         try:
             return json.loads(text, parse_constant=_constant)
+        except RecursionError:
+            raise ValueError(TOO_DEEP) from None
         except json.JSONDecodeError as error:
             if "\n" not in text.strip() or "Extra data" not in error.msg:
                 raise
@@ -141,6 +146,8 @@ def _json(text: str, whole: bool) -> Any:
                 rows.append(json.loads(line, parse_constant=_constant))
             except json.JSONDecodeError as error:
                 raise ValueError(f"line {number}: {error.msg}") from None
+            except RecursionError:
+                raise ValueError(f"line {number}: {TOO_DEEP}") from None
     return rows
 
 

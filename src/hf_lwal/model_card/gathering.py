@@ -140,8 +140,10 @@ def _load(folder: Path) -> PreTrainedModel:
     from transformers import AutoConfig
 
     from ..modeling.auto import AutoModelForLwALClassification
+    from ..modeling.stored_files import read_json
 
     try:
+        read_json(folder / "config.json")
         config = AutoConfig.from_pretrained(folder)
         if config.model_type == "lwal":
             model: PreTrainedModel = AutoModelForLwALClassification.from_pretrained(folder)

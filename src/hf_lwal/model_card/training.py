@@ -171,5 +171,5 @@ def read_state(folder: Path) -> dict[str, Any] | None:
     try:
         state = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
         return {"global_step": int(state["global_step"]), "log_history": list(state["log_history"])}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
+from pathlib import Path
 from types import MethodType
 from typing import Any, Literal, overload
 
@@ -17,6 +18,7 @@ from transformers import (
     PreTrainedModel,
 )
 
+from .building import building
 from .configuration_lwal import (
     HUB_KEYWORDS,
     LABEL_KEYWORDS,
@@ -31,6 +33,7 @@ from .configuration_pooled import LwALPooledConfig, config_with_pooling
 from .heads import Head, find_head, replace_head, stock_from_config, with_architectures
 from .loading import (
     NOT_IN_THE_CONFIG,
+    check_weights,
     default_embedding_dim,
     listed,
     readable_weights,
@@ -48,6 +51,8 @@ from .modeling_lwal import (
 from .pooling import MODEL, check_pooling
 from .quantisation import sparing
 from .saving import changed_parts
+from .setting_rules import check_part
+from .stored_files import CONFIG, read_json, stored_shapes
 from .tasks import TASKS, inferred_task
 
 logger = logging.getLogger(__name__)
@@ -145,6 +150,7 @@ class AutoModelForLwALClassification:
         for removed in ("from_tf", "from_flax"):
             kwargs.pop(removed, None)
         name = pretrained_model_name_or_path
+        shapes = stored_shapes(name, kwargs)
         native, id2label = _native_config(name, config, kwargs)
         refuse_other_problems(native)
         if isinstance(native, LwALConfig):
@@ -160,10 +166,11 @@ class AutoModelForLwALClassification:
         encoder_config.num_labels = settings["embedding_dim"]
         any_size = kwargs.pop("ignore_mismatched_sizes", False)
         kwargs["quantization_config"] = sparing(kwargs.get("quantization_config"), settings["head_name"])
-        with readable_weights(name):
+        with readable_weights(name, shapes):
             encoder, info = TASKS[task].stock.from_pretrained(
                 name, config=encoder_config, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs
             )
+        check_weights(encoder, name)
         _check_backbone(encoder, settings, info, any_size, str(name))
         _renew_head(encoder, settings, info, keep_head, str(name))
         model = wrap(encoder, settings)
@@ -324,7 +331,7 @@ def _native_config(
             )
     else:
         source = name if config is None else config
-        native, unused = AutoConfig.from_pretrained(source, return_unused_kwargs=True, **place, **settings)
+        native, unused = _stored_config(source, place, settings)
         kwargs |= {key: value for key, value in unused.items() if key in settings}
         stored, _ = PreTrainedConfig.get_config_dict(source, **{k: v for k, v in place.items() if k in HUB_KEYWORDS})
         own = _names_of(native)
@@ -343,6 +350,23 @@ def _native_config(
     return native, own
 
 
+def _stored_config(source: Any, place: dict[str, Any], settings: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Configuration of a checkpoint, and the settings that it does not know."""
+    read = AutoConfig.from_pretrained
+    if not os.path.isdir(source):
+        return read(source, return_unused_kwargs=True, **place, **settings)
+    if not Path(source, CONFIG).exists():
+        raise OSError(
+            f"{source} has no {CONFIG}, so it holds no whole model: give the folder that save_pretrained wrote. An "
+            "adapter is loaded with PeftModel.from_pretrained(model, adapter)."
+        )
+    content = read_json(Path(source, CONFIG))
+    if content.get("model_type") != LwALConfig.model_type:
+        check_part(str(Path(source, CONFIG)), content)
+    with building(str(Path(source, CONFIG))):
+        return read(source, return_unused_kwargs=True, **place, **settings)
+
+
 def _settings(
     config: PreTrainedConfig,
     task: str,
@@ -352,7 +376,8 @@ def _settings(
 ) -> dict[str, Any]:
     """Keyword arguments of `LwALConfig`, and the width of the head's input."""
     _refuse_too_few(id2label)
-    head = find_head(config, task)
+    with building(f"The configuration of {config.name_or_path or type(config).__name__}"):
+        head = find_head(config, task)
     if head is None:
         logger.info(
             "%s has no single linear head: class means are kept of the embeddings (space='embeddings').",

@@ -5,19 +5,19 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from transformers import AutoConfig, PreTrainedConfig
 
 from .algorithm import UPDATES, LabelSettings
+from .building import ConfigurationError, building, shown
 from .configuration_pooled import AroundConfig, LwALPooledConfig, forwarded
 from .peft_targets import SIZES, offer_targets
-from .tasks import TASKS
+from .setting_rules import NUM_LABELS, RULES, check_part, check_settings
 
 FORMAT_VERSION = 1
 """Version of the saved format; a checkpoint with a larger number needs a newer hf-lwal."""
 
-INITIAL_HEADS = ("auto", "whitened", "class_means", "probe", "random")
 HUB_KEYWORDS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 LABEL_KEYWORDS = ("id2label", "label2id", "num_labels")
 NOT_THE_ENCODERS = (
@@ -87,19 +87,28 @@ class LwALConfig(AroundConfig, LabelSettings, PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         """Check the values and bring both label dictionaries and the encoder's output size in line."""
+        check_settings(self, RULES)
         if self.lwal_version > FORMAT_VERSION:
-            raise ValueError(
+            raise ConfigurationError(
                 f"This checkpoint has lwal_version {self.lwal_version}, but this hf-lwal reads versions up to "
                 f"{FORMAT_VERSION}: upgrade with `pip install -U hf-lwal`."
             )
-        self.id2label, self.label2id = match_label_names(self.id2label, self.label2id, kwargs.get("num_labels"))
+        num_labels = kwargs.get("num_labels")
+        if num_labels is not None:
+            check_number_of_labels(num_labels)
+        self.id2label, self.label2id = match_label_names(self.id2label, self.label2id, num_labels)
+        if self.encoder_config is not None and not isinstance(self.encoder_config, PreTrainedConfig):
+            check_part(self.part, self.encoder_config)
+            known = self.encoder_config.items()  # its own labels are one per embedding dimension
+            self.encoder_config = {name: value for name, value in known if name not in LABEL_KEYWORDS}
         if isinstance(self.encoder_config, PreTrainedConfig):  # a live encoder's choices must survive the wrapping
             kwargs.setdefault("attn_implementation", self.encoder_config._attn_implementation)
             kwargs.setdefault("experts_implementation", self.encoder_config._experts_implementation)
-        super().__post_init__(**kwargs)
+        with building(self.part):
+            super().__post_init__(**kwargs)
         self.label2id = {name: index for index, name in self.label_names.items()}
         self.validate_lwal()
-        self.encoder_config.num_labels = self.embedding_dim
+        cast("PreTrainedConfig", self.encoder_config).num_labels = self.embedding_dim
 
     @property
     def start_of_head(self) -> str:
@@ -142,39 +151,17 @@ class LwALConfig(AroundConfig, LabelSettings, PreTrainedConfig):
 
     def validate_lwal(self) -> None:
         """Raise ValueError with the value and the remedy when a setting of the label table makes no sense."""
-        for name, allowed in (
-            ("task", tuple(TASKS)),
-            ("space", ("features", "embeddings")),
-            ("preset", tuple(UPDATES)),
-            ("initial_labels", ("class_means", "one_hot")),
-            ("initial_head", INITIAL_HEADS),
-        ):
-            value = getattr(self, name)
-            if value not in allowed:
-                raise ValueError(f"Unknown {name} {value!r}: choose one of {', '.join(allowed)}.")
-        for name in ("embedding_dim", "memory", "refresh_every", "warmup_steps"):
-            if not isinstance(value := getattr(self, name), int):
-                raise ValueError(f"{name} is {value!r}, but it must be a whole number.")
-        if self.embedding_dim < 2:
-            raise ValueError(
-                f"embedding_dim is {self.embedding_dim}, but label vectors need at least 2 dimensions: "
-                "leave it out for the default, min(hidden_size, max(128, num_labels))."
-            )
-        for name in ("memory", "refresh_every", "warmup_steps", "repel_weight"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, but it cannot be negative.")
-        if self.follow_drift is not None and not 0.0 <= self.follow_drift <= 1.0:
-            raise ValueError(f"follow_drift is {self.follow_drift}, but it is a share, from 0 to 1.")
+        check_settings(self, RULES)
         of_batch = UPDATES[self.preset].of_batch
         if self.follow_drift and (of_batch or self.refresh_every == 0):
             why = f"preset {self.preset!r} keeps none" if of_batch else "refresh_every 0 never refreshes them"
-            raise ValueError(
+            raise ConfigurationError(
                 f"follow_drift is {self.follow_drift}, but only running class means can follow a drift, and {why}: "
                 "set follow_drift to 0."
             )
         started_with = self.initial_num_labels or self.num_labels
         if self.initial_labels == "one_hot" and self.embedding_dim < started_with:
-            raise ValueError(
+            raise ConfigurationError(
                 f"One-hot label vectors of {started_with} labels do not fit in embedding_dim {self.embedding_dim}: "
                 "use at least as many dimensions as labels."
             )
@@ -228,12 +215,19 @@ def match_label_names(
     Raises:
         ValueError: ids that are not 0…C-1, a name that occurs twice, or another number of names than ``num_labels``.
     """
+    for name, given in (("id2label", id2label), ("label2id", label2id)):
+        wanted = (Mapping,) if name == "label2id" else (Mapping, Sequence)
+        if given is not None and (isinstance(given, str) or not isinstance(given, wanted)):
+            raise ConfigurationError(
+                f"{name} is {shown(given)}, but it must give every label an id, as id2label={{0: 'first name', …}} "
+                "does."
+            )
     if id2label is None and label2id is not None:
         id2label = {index: name for name, index in label2id.items()}
         if len(id2label) != len(label2id):
             twice = next(index for index, times in Counter(label2id.values()).items() if times > 1)
             sharing = [name for name, index in label2id.items() if index == twice]
-            raise ValueError(
+            raise ConfigurationError(
                 f"label2id must give every label an id of its own, but {twice!r} is that of {_first(sharing)}."
             )
     if id2label is None:
@@ -245,22 +239,22 @@ def match_label_names(
     try:
         names = {int(index): str(name) for index, name in by_id.items()}
     except (TypeError, ValueError):
-        wrong = next(index for index in by_id if not str(index).strip().isdigit())
-        raise ValueError(
+        wrong = next((index for index in by_id if not str(index).strip().isdecimal()), "a very long number")
+        raise ConfigurationError(
             f"id2label must map the ids 0…{len(by_id) - 1} to names, but one of its ids is {wrong!r}: are ids and "
             "names the wrong way round?"
         ) from None
     if sorted(names) != list(range(len(by_id))):
         wrong = sorted(names.keys() - set(range(len(by_id))))
-        raise ValueError(
+        raise ConfigurationError(
             f"id2label must use the ids 0…{len(by_id) - 1}, but its ids are [{_first(list(by_id))}]"
             + (f", and {wrong[0]} is none of those." if wrong else ".")
         )
     if len(set(names.values())) != len(names):
         twice = sorted(name for name, times in Counter(names.values()).items() if times > 1)
-        raise ValueError(f"Label names must be unique, but id2label repeats {_first(twice)}.")
+        raise ConfigurationError(f"Label names must be unique, but id2label repeats {_first(twice)}.")
     if num_labels is not None and num_labels != len(names):
-        raise ValueError(
+        raise ConfigurationError(
             f"num_labels is {num_labels}, but id2label names {len(names)} labels: pass only one of them, or make them "
             "agree."
         )
@@ -294,15 +288,22 @@ def parse_label_names(
     other = match_label_names(None, label2id)[0]
     if names is not None and other is not None and names != other:
         differing = next(index for index in names | other if names.get(index) != other.get(index))
-        raise ValueError(
+        raise ConfigurationError(
             f"id2label is of {len(names)} labels, {names.get(differing)!r} with id {differing}, but label2id is of "
             f"{len(other)}, {other.get(differing)!r} with that id: pass only one of them, or make them agree."
         )
     return names, ids
 
 
+def check_number_of_labels(num_labels: Any) -> None:
+    """Raise ValueError where a number of labels is none, or too large to make up names for."""
+    if (fault := NUM_LABELS.fault("num_labels", num_labels)) is not None:
+        raise ConfigurationError(fault)
+
+
 def generic_label_names(num_labels: int) -> dict[int, str]:
     """Id to name of labels that nobody has named, as transformers calls them."""
+    check_number_of_labels(num_labels)
     return {index: f"LABEL_{index}" for index in range(num_labels)}
 
 
@@ -332,7 +333,7 @@ def refuse_other_problems(config: PreTrainedConfig) -> None:
     """Raise ValueError when a configuration asks for regression or for several labels per row."""
     if config.problem_type in ("regression", "multi_label_classification") or config.num_labels == 1:
         asked = config.problem_type or "regression (num_labels = 1)"
-        raise ValueError(
+        raise ConfigurationError(
             f"Label vectors need exactly one class per row and at least two classes, but the configuration asks for "
             f"{asked}: use the stock AutoModelFor…Classification for it."
         )

@@ -10,8 +10,10 @@ from typing import Any, ClassVar
 import transformers
 from transformers import AutoConfig, PreTrainedConfig
 
+from .building import building
 from .compat import as_config, class_attributes_for
 from .pooling import MODEL, check_pooling, stored_pooling
+from .setting_rules import POOLED_RULES, check_part, check_settings
 
 logger = logging.getLogger(__name__)
 
@@ -111,9 +113,13 @@ class LwALPooledConfig(AroundConfig, PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         """Check the pooling and take over how the backbone attends."""
+        check_settings(self, POOLED_RULES)
         if isinstance(self.base_config, PreTrainedConfig):
             kwargs.setdefault("attn_implementation", self.base_config._attn_implementation)
-        super().__post_init__(**kwargs)
+        elif self.base_config is not None:
+            check_part(self.part, self.base_config)
+        with building(self.part):
+            super().__post_init__(**kwargs)
         self.pooling = check_pooling(self.pooling)
         if self.pooling == MODEL:
             raise ValueError("pooling='model' is the stock classifier's own: load that, without this configuration.")
@@ -159,7 +165,7 @@ def pooled_config(
         pooling=pooling,
         normalize=normalize,
         id2label=dict(config.id2label),
-        label2id=dict(config.label2id),
+        label2id=dict(config.label2id or {name: index for index, name in config.id2label.items()}),
         problem_type=config.problem_type,
         name_or_path=config.name_or_path,
         dtype=config.dtype,

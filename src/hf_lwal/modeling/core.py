@@ -19,12 +19,14 @@ from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
 from .algorithm import LabelUpdate
+from .building import building
 from .configuration_lwal import LwALConfig
 from .distributed import all_reduce_sum
 from .functional import IGNORE_INDEX, class_ids, cross_entropy, repel_loss
 from .heads import (
     Head,
     active_copy,
+    check_head,
     has_adapter,
     hooked_head,
     layers_to_save,
@@ -102,7 +104,11 @@ class LabelTableModel(PreTrainedModel):
 
     def __init__(self, config: LwALConfig, encoder: PreTrainedModel | None = None) -> None:
         super().__init__(config)
-        self.encoder = stock_from_config(config.encoder_config, self.task) if encoder is None else encoder
+        if encoder is None:
+            with building(f"{config.part} (task {self.task!r})"):
+                encoder = stock_from_config(config.encoder_config, self.task)
+            check_head(encoder, config.head_name, config.embedding_dim)
+        self.encoder = encoder
         config.encoder_config = self.encoder.config
         config.task = self.task
         self.main_input_name = self.encoder.main_input_name

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from .building import ConfigurationError
 from .tasks import TASKS
 
 logger = logging.getLogger(__name__)
@@ -60,6 +61,24 @@ def find_head(config: PreTrainedConfig, task: str) -> Head | None:
     name = changed.pop()
     module = _skeleton(config, task, 5).get_submodule(name)
     return Head(name, module.in_features) if is_plain_linear(module) else None
+
+
+def check_head(encoder: nn.Module, name: str | None, outputs: int) -> None:
+    """Raise ValueError where a configuration names another layer of a stock classifier than that of its outputs.
+
+    Args:
+        encoder: as it was built from the configuration.
+        name: of its last linear layer; None for none.
+        outputs: of that layer.
+    """
+    if name is None:
+        return
+    layer: Any = dict(encoder.named_modules(remove_duplicate=False)).get(name) if name else None
+    if getattr(layer, "out_features", None) != outputs or not hasattr(layer, "in_features"):
+        raise ConfigurationError(
+            f"head_name is {name!r}, but it must name the last linear layer of {type(encoder).__name__}, which has "
+            f"{outputs} outputs: copy config.json anew from where the model comes from."
+        )
 
 
 def is_plain_linear(module: nn.Module) -> bool:

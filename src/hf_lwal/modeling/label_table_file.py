@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .files import write_text_atomically
+from .stored_files import changed_files, checksums
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -90,6 +91,7 @@ def write_label_table_file(
 ) -> None:
     """Write ``label_table.json`` into ``directory``, whole or not at all; arguments as in `label_table_facts`."""
     facts = label_table_facts(label_vectors.float().cpu(), counts.cpu(), names, None if radii is None else radii.cpu())
+    facts = {"schema_version": facts.pop("schema_version"), "checksums": checksums(directory), **facts}
     write_text_atomically(Path(directory) / FILE_NAME, _as_text(facts) + "\n")
 
 
@@ -107,9 +109,11 @@ def check_label_table_file(directory: str | os.PathLike[str], counts: Tensor, na
     path = Path(directory) / FILE_NAME
     if not path.is_file():
         return
+    recorded = None
     try:
-        labels = json.loads(path.read_text(encoding="utf-8"))["labels"]
-        described = [(entry["id"], entry["name"], entry["count"]) for entry in labels]
+        content = json.loads(path.read_text(encoding="utf-8"))
+        described = [(entry["id"], entry["name"], entry["count"]) for entry in content["labels"]]
+        recorded = content.get("checksums")
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         described = None
     if described != [(index, names[index], count) for index, count in enumerate(counts.tolist())]:
@@ -117,4 +121,12 @@ def check_label_table_file(directory: str | os.PathLike[str], counts: Tensor, na
             "%s does not describe the label table in the weights file; the weights count, and the next "
             "save_pretrained rewrites it.",
             path,
+        )
+    elif changed := changed_files(directory, recorded):
+        logger.warning(
+            "%s in %s is no longer what was saved with this label table, so predictions may be others than they were "
+            "then: where nobody changed it on purpose, copy or download the model again. The next save_pretrained "
+            "takes it as it is.",
+            " and ".join(changed),
+            directory,
         )

@@ -9,21 +9,31 @@ import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from zipfile import is_zipfile
 
-from safetensors import SafetensorError, safe_open
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
+from .building import no_larger_than
 from .configuration_lwal import HUB_KEYWORDS, LwALConfig, generic_label_names
 from .core import LabelTableModel
 from .hub_code import broken_download
 from .label_rows import ROW_TENSORS
+from .stored_files import REMEDY, Shapes
 
 logger = logging.getLogger(__name__)
 
 NOT_IN_THE_CONFIG = ("dtype", "torch_dtype", "quantization_config")
 """Keywords of ``from_pretrained`` that transformers keeps from the configuration, which would swallow them."""
+TABLE_SIZES = "classifier.label_vectors"
+"""The tensor whose shape is the number of labels and their dimension."""
+LARGEST = 1e15
+"""Weights and label vectors beyond make sums of squares that overflow; no training ends with them."""
+CHECKED = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+"""Types of weights whose numbers are looked at; packed ones are not numbers by themselves."""
 SHOWN = 8
 """How many names an error lists."""
 
@@ -54,6 +64,8 @@ def configuration_of(
             refuse_other_types(source, PreTrainedConfig.get_config_dict(source, **hub)[0])
             config, unused = LwALConfig.from_pretrained(source, return_unused_kwargs=True, **hub, **rest)
         except OSError:  # transformers finds the model that an adapter belongs to, or says what is missing
+            if os.path.isdir(source) and not Path(source, "adapter_config.json").exists():
+                raise
             return config, keywords, None
         keywords = kept | unused
     return config, keywords, stored_label_names(name, hub)
@@ -207,21 +219,22 @@ def default_embedding_dim(num_labels: int, in_features: int | None) -> int:
 
 
 @contextmanager
-def readable_weights(name: str | os.PathLike[str]) -> Iterator[None]:
+def readable_weights(name: str | os.PathLike[str], shapes: Shapes | None) -> Iterator[None]:
     """Say which file cannot be read, and what to do, where loading a model fails.
 
     Args:
         name: of the model.
+        shapes: of its weights, from `stored_shapes`; a model that is far larger is not built.
     """
     try:
-        yield
+        with no_larger_than(shapes, name):
+            yield
     except Exception as error:  # what reading torch's files raises has no common class
         unreadable = _unreadable_file(name)
         if unreadable is not None or isinstance(error, SafetensorError):
             what, why = unreadable or f"The weights file of {name}", str(error).partition(". ")[0]
             raise OSError(
-                f"{what} cannot be read ({why or type(error).__name__}): it was cut off or holds no weights. Copy, "
-                "download or save the model again."
+                f"{what} cannot be read ({why or type(error).__name__}): it was cut off or holds no weights. {REMEDY}"
             ) from error
         if isinstance(error, FileNotFoundError):
             raise OSError(f"{error}: copy, download or save all files of the model again.") from error
@@ -231,12 +244,7 @@ def readable_weights(name: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _unreadable_file(name: str | os.PathLike[str]) -> str | None:
-    """Path of the first weights file in a local folder that is not whole."""
-    for path in sorted(Path(name).glob("*.safetensors")):
-        try:
-            safe_open(path, "pt")
-        except SafetensorError:
-            return str(path)
+    """Path of the first weights file of torch in a local folder that is not whole."""
     torch_files = sorted(Path(name).glob("pytorch_model*.bin"))
     return next((str(path) for path in torch_files if not is_zipfile(path)), None)  # which is what torch.save writes
 
@@ -268,19 +276,63 @@ def check_loaded(
         )
     mismatched = {key: (tuple(found), tuple(wanted)) for key, found, wanted in info["mismatched_keys"]}
     if mismatched and not ignore_mismatched_sizes:
-        if "classifier.counts" in mismatched:
-            found, wanted = (shape[0] for shape in mismatched["classifier.counts"])
-            raise ValueError(
-                f"{name} has {found} labels, but its configuration names {wanted}: correct id2label in its "
-                "config.json, or pass ignore_mismatched_sizes=True to start a new label table."
-            )
-        key, (found, wanted) = next(iter(mismatched.items()))
-        raise ValueError(f"{name} stores {key} with shape {found}, but this configuration needs {wanted}.")
+        key = TABLE_SIZES if TABLE_SIZES in mismatched else next(iter(mismatched))
+        _refuse_sizes(name, key, *mismatched[key])
     head = f"encoder.{model.config.head_name}."
     if any(key.startswith(("classifier.", head)) for key in mismatched):
         logger.warning("The label table of %s does not fit the configuration: a new one is started.", name)
         start_anew(model, model.config.label_names, model.config.embedding_dim)
     check_label_table(model, name)
+    check_weights(model.encoder, name)
+
+
+def check_table_sizes(shapes: Shapes | None, config: LwALConfig, name: str | os.PathLike[str]) -> None:
+    """Raise ValueError where the label table in a file has other sizes than its configuration says.
+
+    Args:
+        shapes: of the stored weights; None where they are not known.
+        config: with the labels of the checkpoint.
+        name: of the checkpoint.
+    """
+    found, wanted = (shapes or {}).get(TABLE_SIZES), (config.num_labels, config.embedding_dim)
+    if found is not None and found != wanted:
+        _refuse_sizes(name, TABLE_SIZES, found, wanted)
+
+
+def _refuse_sizes(
+    name: str | os.PathLike[str], key: str, found: tuple[int, ...], wanted: tuple[int | None, ...]
+) -> NoReturn:
+    if key == TABLE_SIZES and found[:1] != wanted[:1]:
+        raise ValueError(
+            f"{name} has {found[0] if found else 'no'} labels, but its configuration names {wanted[0]}: correct "
+            "id2label in its config.json, or pass ignore_mismatched_sizes=True to start a new label table."
+        )
+    raise ValueError(
+        f"{name} stores {key} with shape {found}, but this configuration needs {wanted}: copy its config.json and "
+        "weights anew from where they come from."
+    )
+
+
+def check_weights(model: nn.Module, name: str | os.PathLike[str]) -> None:
+    """Raise ValueError, with the weight's name, where weights are numbers that no training ends with.
+
+    Args:
+        model: just loaded.
+        name: of the checkpoint.
+    """
+    measured = ((key, value) for key, value in model.named_buffers() if key.endswith(("running_mean", "running_var")))
+    weights: dict[str, Tensor] = {
+        key: value
+        for key, value in (*model.named_parameters(), *measured)
+        if type(value) in (Tensor, nn.Parameter) and value.dtype in CHECKED and not value.is_meta and value.numel()
+    }
+    for key, value in weights.items():
+        least, most = torch.stack(value.detach().aminmax()).tolist()
+        if not -LARGEST < least <= most < LARGEST or (key.endswith("running_var") and least < 0):
+            raise ValueError(
+                f"The weights of {name} are damaged: {key} holds numbers from {least:g} to {most:g}. Load another "
+                "checkpoint, or train again."
+            )
 
 
 def check_label_table(model: LabelTableModel, name: str | os.PathLike[str]) -> None:
@@ -292,9 +344,8 @@ def check_label_table(model: LabelTableModel, name: str | os.PathLike[str]) -> N
     """
     table = model.label_table
     here = {key: value for key, value in table.state_dict().items() if not value.is_meta}  # others lie on the disk
-    faults = [(key, ~here[key].isfinite(), "not finite") for key in ROW_TENSORS if key in here]
-    if "counts" in here:
-        faults.append(("counts", here["counts"] < 0, "negative"))
+    faults = [(key, ~(here[key].abs() < LARGEST), "not finite, or too large") for key in ROW_TENSORS if key in here]
+    faults += [(key, here[key] < 0, "negative") for key in ("counts", "rejection_radii") if key in here]
     for key, wrong, what in faults:
         rows = wrong.reshape(len(wrong), -1).any(dim=1).nonzero().flatten().tolist()  # (C,) to their ids
         if rows:

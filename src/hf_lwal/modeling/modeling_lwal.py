@@ -43,6 +43,7 @@ from .label_editing import LabelEditing
 from .label_table_file import check_label_table_file, write_label_table_file
 from .loading import (
     check_loaded,
+    check_table_sizes,
     configuration_of,
     readable_weights,
     refuse_other_labels,
@@ -57,6 +58,7 @@ from .quantisation import sparing
 from .row_blocks import Distances
 from .saving import check_can_be_loaded_again, check_labels_fit
 from .start import StartSamples, collect, finite_samples, warn_of_alike_rows, warn_of_missing_classes
+from .stored_files import stored_shapes
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -370,6 +372,7 @@ class LwALPreTrainedModel(LabelAudit, LabelEditing, NameStart, OpenSet, Calibrat
         name = pretrained_model_name_or_path
         for removed in ("from_tf", "from_flax"):
             kwargs.pop(removed, None)
+        shapes = stored_shapes(name, kwargs)
         config, kwargs, stored = configuration_of(name, config, kwargs)
         asked = None
         if isinstance(config, LwALConfig):
@@ -381,7 +384,9 @@ class LwALPreTrainedModel(LabelAudit, LabelEditing, NameStart, OpenSet, Calibrat
                 if rows_of(asked, stored) is None and not ignore_mismatched_sizes:
                     refuse_other_labels(name, asked, stored)
                 config.id2label, config.label2id = match_label_names(stored, None)
-        with readable_weights(name):
+            if not ignore_mismatched_sizes:
+                check_table_sizes(shapes, config, name)
+        with readable_weights(name, shapes):
             model, info = super().from_pretrained(
                 name, *args, config=config, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs
             )

@@ -47,7 +47,7 @@ def check_label_names(value: Any) -> str | dict[str, str]:
     if isinstance(value, str) and value.lstrip().startswith("{"):
         try:
             found = json.loads(value)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"lwal_label_names is no valid JSON ({error}): {value!r}.") from None
     if isinstance(found, str) and found in SETTINGS:
         return found

@@ -217,7 +217,7 @@ def _read_json(name: str | os.PathLike[str], file: str, hub: Mapping[str, Any]) 
     try:
         with open(found, encoding="utf-8") as content:
             return json.load(content)
-    except ValueError as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{file} of {name} is not JSON ({error}): pass pooling='model' or another.") from error
 
 

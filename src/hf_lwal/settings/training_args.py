@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from transformers import TrainingArguments
 
 from ..data.start_budget import SHARE_OF_TRAINING
-from ..modeling.configuration_lwal import INITIAL_HEADS, LwALConfig
+from ..modeling.configuration_lwal import LwALConfig
 from ..modeling.name_start import check_label_names
 from ..modeling.pooling import check_pooling
+from ..modeling.setting_rules import INITIAL_HEADS
 from .presets import preset
 
 WITH_PRIOR = ("label_smoothing", "lwal", "one_hot")
@@ -421,10 +423,10 @@ def _class_weights(value: str | list[float] | None) -> str | list[float] | None:
     try:
         numbers = value if isinstance(value, (list, tuple)) else json.loads(f"[{value.strip('[]')}]")
         weights = [float(number) for number in numbers]
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError, RecursionError):
         raise ValueError(
             f"lwal_class_weights is {value!r}, but it must be balanced or numbers separated by commas."
         ) from None
-    if min(weights, default=0.0) <= 0.0:
-        raise ValueError(f"lwal_class_weights is {value!r}, but every weight must be above 0.")
+    if not weights or not all(0.0 < weight < math.inf for weight in weights):
+        raise ValueError(f"lwal_class_weights is {value!r}, but every weight must be above 0 and finite.")
     return weights

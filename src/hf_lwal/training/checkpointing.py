@@ -14,6 +14,7 @@ from ..modeling.peft_support import active_adapters
 from ..objectives import has_state, load_objective, save_objective
 from .checkpoints import forget_state_file
 from .folder_lock import FolderLock, in_use
+from .state_checks import write_checksums
 from .transformers_internals import TrainerPart
 
 
@@ -65,6 +66,11 @@ class Checkpointing(TrainerPart):
         self.trainer.label_objective.merge_ranks()
         if self.trainer.args.should_save:
             save_objective(self.trainer.label_objective, folder)
+
+    def states_saved(self, folder: str) -> None:
+        """What is damaged later looks like what was saved."""
+        if self.trainer.args.should_save:
+            write_checksums(folder, self.trainer.state.global_step)
 
     def optimizer_loaded(self, checkpoint: str) -> None:
         """And comes back with it."""

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
 from torch import Tensor
 
 from ..modeling.hub_code import CODE_FOLDER
+from ..modeling.stored_files import tensors_of
+from .state_checks import CHECKSUMS, changed_state, state_fault
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +24,7 @@ STATE_FILE = "trainer_state.json"
 
 _NAME = re.compile(r"checkpoint-(\d+)")
 _READ_AS_JSON = (STATE_FILE, "config.json", "adapter_config.json")
+_FILES = (".bin", ".json", ".pt", ".pth", ".safetensors")
 _WEIGHTS = re.compile(r"(adapter_|pytorch_)?model.*\.(safetensors|bin)")
 _TABLE = [
     f"classifier.{name}"
@@ -150,16 +152,15 @@ def check_weights_of_checkpoint(checkpoint: str | os.PathLike[str], weights: Map
         ValueError: a weight of another shape, a tensor of the label table that is missing, or a label table for a
             model that has none.
     """
-    found: dict[str, list[int]] = {}
+    found: dict[str, tuple[int, ...]] = {}
     for path in sorted(Path(checkpoint).glob("model*.safetensors")):
-        with safe_open(path, "pt") as file:
-            found |= {name: list(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        found |= tensors_of(path)
     for name, shape in found.items():
-        if name in weights and list(weights[name].shape) != shape:
+        if name in weights and tuple(weights[name].shape) != shape:
             raise ValueError(
-                f"{name} has the shape {shape} in {os.fspath(checkpoint)} and {list(weights[name].shape)} in this "
-                "model: build the model as it was then (its number of labels, embedding_dim and settings are in the "
-                "checkpoint's config.json), or start anew in another output_dir."
+                f"{name} has the shape {list(shape)} in {os.fspath(checkpoint)} and {list(weights[name].shape)} in "
+                "this model: build the model as it was then (its number of labels, embedding_dim and settings are in "
+                "the checkpoint's config.json), or start anew in another output_dir."
             )
     if "classifier.label_vectors" not in weights:
         if "classifier.label_vectors" in found:
@@ -208,9 +209,11 @@ def what_is_missing(checkpoint: Path) -> str | None:
     for path in sorted(checkpoint.rglob("*")):
         if path.is_file() and _is_cut_off(path):
             return f"{path.name} is cut off or damaged"
+        if path.is_dir() and path.suffix in _FILES:
+            return f"{path.name} is a folder"
     state = _json(checkpoint / STATE_FILE)
-    if not isinstance(state.get("global_step"), int) or not isinstance(state.get("log_history"), list):
-        return f"{STATE_FILE} holds no state of a training"
+    if (fault := state_fault(state)) is not None:
+        return f"{STATE_FILE} holds no state of a training ({fault})"
     missing = sorted(shard for path in checkpoint.glob("*.index.json") for shard in _shards(path) - names)
     if missing:
         return f"{missing[0]} is missing"
@@ -219,32 +222,25 @@ def what_is_missing(checkpoint: Path) -> str | None:
     has_optimizer = any("optimizer" in name or name.startswith("global_step") for name in names)
     if not has_optimizer and any(name.startswith("rng_state") for name in names):
         return "the state of the optimizer is missing"
-    return None
+    return changed_state(checkpoint, _json(checkpoint / CHECKSUMS), state)
 
 
 def forget_state_file(checkpoint: str | os.PathLike[str]) -> None:
     """Mark a checkpoint that is about to be written over as incomplete: it would be half old and half new."""
-    Path(checkpoint, STATE_FILE).unlink(missing_ok=True)
+    for name in (STATE_FILE, CHECKSUMS):
+        Path(checkpoint, name).unlink(missing_ok=True)
 
 
 def _is_cut_off(path: Path) -> bool:
     if path.suffix == ".safetensors":
-        return _safetensors_size(path) != path.stat().st_size
+        try:
+            tensors_of(path)
+        except OSError:
+            return True
+        return False
     if path.suffix in (".pt", ".pth"):
         return not zipfile.is_zipfile(path)  # torch.save writes a zip archive, whose directory is at its end
     return (path.name in _READ_AS_JSON or path.name.endswith(".index.json")) and not isinstance(_json(path), dict)
-
-
-def _safetensors_size(path: Path) -> int | None:
-    """Size that the header of a safetensors file promises; None without a whole header."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = file.read(min(length, path.stat().st_size))
-    try:
-        entries = [value for key, value in json.loads(header).items() if key != "__metadata__"]
-        return 8 + length + max((int(entry["data_offsets"][1]) for entry in entries), default=0)
-    except (ValueError, AttributeError, TypeError, LookupError, RecursionError):  # JSON of another kind
-        return None
 
 
 def _shards(index: Path) -> set[str]:

@@ -27,6 +27,7 @@ from ..modeling.modeling_lwal import LwALPreTrainedModel
 from ..modeling.peft_support import core_model
 from ..objectives import Objective
 from ..settings.training_args import LwALSettings
+from .state_checks import check_states
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +84,9 @@ class TrainerPart:
 
     def optimizer_saved(self, folder: str) -> None:
         """After the optimizer's state was written into ``folder``, on every rank."""
+
+    def states_saved(self, folder: str) -> None:
+        """After all states of all ranks were written into ``folder``, before the file that says so."""
 
     def optimizer_loaded(self, checkpoint: str) -> None:
         """After the optimizer's state was read."""
@@ -178,6 +182,8 @@ class HookedTrainer(Trainer):
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)
         self.accelerator.wait_for_everyone()
+        for part in self._parts:
+            part.states_saved(output_dir)
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         folder = output_dir or str(self.args.output_dir)
@@ -195,6 +201,8 @@ class HookedTrainer(Trainer):
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         with _named(checkpoint, "the state of the optimizer"):
             super()._load_optimizer_and_scheduler(checkpoint)
+            if checkpoint is not None and not self.shards_weights:
+                check_states(self.optimizer, self.lr_scheduler)
         if checkpoint is not None:
             for part in self._parts:
                 part.optimizer_loaded(checkpoint)
