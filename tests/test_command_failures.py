@@ -55,7 +55,11 @@ def without_an_error_of_its_own():
         (lambda: preset("nothing"), 2, "Unknown"),  # this library's own refusals are sentences already
         (without_an_error_of_its_own, 1, "KeyError in test_command_failures, line"),
         (lambda: one_line(3), 1, "AttributeError in hf_lwal.errors, line"),  # inside this library, but no refusal
-        (raising(OSError(errno.ENOSPC, "No space left on device", "x.bin")), 1, "No space left on device: 'x.bin'."),
+        (
+            raising(OSError(errno.ENOSPC, "No space left on device", "x.bin")),
+            1,
+            "(No space left on device: 'x.bin'): make room",
+        ),
         (raising(PermissionError(errno.EACCES, "Permission denied", "/root/x")), 1, "Permission denied: '/root/x'."),
         (raising(ConnectionError("no route to host")), 1, "no route to host."),
         (raising(MemoryError()), 1, "memory ran out (MemoryError): take smaller batches"),

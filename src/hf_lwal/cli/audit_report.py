@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from ..errors import harmless
+
 MOST_ROWS = 1000
 """Rows of the HTML table at most; csv has all."""
 LONGEST_TEXT = 600
@@ -110,7 +112,7 @@ def one_line(text: str) -> str:
     >>> one_line("two\n lines\x1b[31m")
     'two lines�[31m'
     """
-    return "".join(letter if letter.isprintable() else "�" for letter in " ".join(text.split()))
+    return harmless(" ".join(text.split()))
 
 
 def as_csv(audit: Audit, _: int) -> str:
@@ -200,11 +202,7 @@ def _table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 def _text(text: str) -> str:
     """A cell that can neither become markup nor turn the direction of its neighbours."""
-    return f"<td><bdi>{escape(''.join(letter if _visible(letter) else '�' for letter in text))}</bdi></td>"
-
-
-def _visible(letter: str) -> bool:
-    return letter in "\n\t " or letter.isprintable() or letter.isspace()
+    return f"<td><bdi>{escape(harmless(text))}</bdi></td>"
 
 
 def _number(value: float, shown: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import CommandError
+from ..errors import CommandError, harmless
 from ..modeling.files import staged, write_text_atomically
 from .hierarchy_inputs import HierarchyOptions, Labels, read_labels
 from .writing import writing
@@ -54,7 +54,7 @@ def run(options: HierarchyOptions) -> int:
     except (ImportError, ValueError, WordNetMissingError) as error:
         raise CommandError(str(error)) from error
     for line in summary(labels, nearest, measures, reference):
-        print(line)
+        print(harmless(" ".join(line.splitlines())))
     print(f"Written to {options.output}: {', '.join([*pictures, 'nearest_labels.csv', 'hierarchy.json'])}")
     return 0
 

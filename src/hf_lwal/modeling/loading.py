@@ -6,10 +6,11 @@ import logging
 import os
 import re
 import unicodedata
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from pickle import UnpicklingError
+from typing import Any, TypeVar
 from zipfile import is_zipfile
 
 from safetensors import SafetensorError, safe_open
@@ -22,8 +23,12 @@ from .label_rows import ROW_TENSORS
 
 logger = logging.getLogger(__name__)
 
+Loaded = TypeVar("Loaded")
+
 NOT_IN_THE_CONFIG = ("dtype", "torch_dtype", "quantization_config")
 """Keywords of ``from_pretrained`` that transformers keeps from the configuration, which would swallow them."""
+MOST_LOADS = 20
+"""How often a model is loaded anew that is saved at the same time."""
 SHOWN = 8
 """How many names an error lists."""
 
@@ -57,6 +62,43 @@ def configuration_of(
             return config, keywords, None
         keywords = kept | unused
     return config, keywords, stored_label_names(name, hub)
+
+
+def load_whole(name: Any, load: Callable[[], Loaded]) -> Loaded:
+    """What ``load`` returns, called again as long as the files that it reads are replaced meanwhile.
+
+    A configuration of before and weights of after would be a model with the names of other labels.
+
+    Args:
+        name: Hub id or local folder; only files of a folder are looked at.
+        load: reads configuration and weights from there.
+
+    Raises:
+        OSError: the files are replaced all the time.
+    """
+    for _ in range(MOST_LOADS):
+        before = _versions(name)
+        try:
+            found = load()
+        except (OSError, ValueError, RuntimeError):
+            if _versions(name) == before:
+                raise
+            continue
+        if _versions(name) == before:
+            return found
+    raise OSError(f"{name} was written to during each of {MOST_LOADS} attempts to load it: wait until that has ended.")
+
+
+def _versions(name: Any) -> dict[str, tuple[int, int]]:
+    """Which files of a folder hold configuration and weights now."""
+    if not isinstance(name, str | os.PathLike) or not os.path.isdir(name):
+        return {}
+    found = {}
+    for path in Path(name).iterdir():
+        if path.name.endswith((".safetensors", ".index.json", "config.json")):
+            with suppress(FileNotFoundError):  # a shard of before
+                found[path.name] = (path.stat().st_ino, path.stat().st_mtime_ns)
+    return found
 
 
 def refuse_other_types(name: Any, stored: dict[str, Any]) -> None:
@@ -215,6 +257,11 @@ def readable_weights(name: str | os.PathLike[str]) -> Iterator[None]:
     """
     try:
         yield
+    except UnpicklingError as error:
+        raise OSError(
+            f"The weights of {name} were not read: they hold Python objects besides tensors, which could run any "
+            "code. Get the model as safetensors, or from someone you trust."
+        ) from error
     except Exception as error:  # what reading torch's files raises has no common class
         unreadable = _unreadable_file(name)
         if unreadable is not None or isinstance(error, SafetensorError):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer_utils import TrainOutput, has_length
+from transformers.trainer_utils import SaveStrategy, TrainOutput, has_length
 
 from ..data.labels import CheckedCollator
 from ..data.sample_ids import ROW_WEIGHT, SAMPLE_ID
@@ -32,7 +32,12 @@ from ..settings.training_args import LwALSettings, LwALTrainingArguments, resolv
 from .best_model import BestModel
 from .callbacks import CentroidRefreshCallback
 from .checkpointing import Checkpointing
-from .checkpoints import check_labels_of_checkpoint, check_weights_of_checkpoint, checkpoint_to_resume
+from .checkpoints import (
+    check_labels_of_checkpoint,
+    check_weights_of_checkpoint,
+    checkpoint_to_resume,
+    what_is_left,
+)
 from .checks import (
     check_finite,
     check_ranks,
@@ -190,6 +195,11 @@ class LwALTrainer(HookedTrainer):
         try:
             with self._best_model.in_arguments(), self._checkpointing.alone(trial):
                 output = super().train(checkpoint, trial, *args, **kwargs)
+        except KeyboardInterrupt:
+            if self.args.save_strategy != SaveStrategy.NO and self.is_world_process_zero():
+                step, left = self.state.global_step, what_is_left(self.args.output_dir)
+                logger.warning("Training was interrupted in step %d. %s", step + 1, left)
+            raise
         finally:
             if (model := self.lwal_model) is not None:
                 model.label_tracking = "forward"
