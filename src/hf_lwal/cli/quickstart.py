@@ -30,6 +30,7 @@ from ..bench.comparison import (
 from ..errors import CommandError, harmless
 from ..modeling.files import write_text_atomically
 from ..modeling.tasks import TASKS
+from ..training.folder_lock import FolderLock, in_use
 from .flags import check_above_0, option
 from .writing import check_output_folder, writing
 
@@ -84,8 +85,14 @@ def run(options: QuickstartOptions) -> int:
     begin = time.perf_counter()
     options.check()
     require_matplotlib()  # before the long work, not after it
-    with writing(options.output_dir):
-        _compare(options)
+    lock = FolderLock(Path(options.output_dir).expanduser())
+    if not lock.take():
+        raise CommandError(in_use(options.output_dir))
+    try:
+        with writing(options.output_dir):
+            _compare(options)
+    finally:
+        lock.release()
     print(f"Total {time.perf_counter() - begin:.0f} s.")
     return 0
 
