@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from ..data.tables import quoting
 from ..metrics import MeanAndSd
 from ..model_card.text import LONGEST, code, visible
 from ..model_card.text import table as markdown_table
@@ -267,7 +268,8 @@ def csv_text(tables: Sequence[Table]) -> str:
                 for column, value in zip((name, f"{name}_sd"), measure or (None, None), strict=True):
                     row[column] = None if value is None else f"{value:.4f}"
             rows.append(row)
-    return pandas.DataFrame(rows, dtype=object).to_csv(index=False, lineterminator="\n")
+    frame = pandas.DataFrame(rows, dtype=object)
+    return frame.to_csv(index=False, lineterminator="\n", quoting=quoting(frame.to_numpy().flat))
 
 
 CSV_MEASURES = {

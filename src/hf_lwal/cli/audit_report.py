@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from ..data.tables import quoting
 from ..errors import harmless
 
 MOST_ROWS = 1000
@@ -118,7 +119,8 @@ def one_line(text: str) -> str:
 def as_csv(audit: Audit, _: int) -> str:
     """All rows, the most suspicious first."""
     file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
+    texts = (text for row in audit.rows for text in (row.label, row.likelier, row.shown))
+    writer = csv.writer(file, lineterminator="\n", quoting=quoting(texts))  # type: ignore[arg-type]
     writer.writerow(["row", "label", "likelier", "margin", "wrong", "suspicious", audit.what])
     for row in audit.rows:
         numbers = ["", ""] if row.margin is None else [f"{row.margin:.4f}", f"{row.wrong:.6f}"]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..bench.comparison import load_part, quiet
+from ..data.tables import quoting
 from ..errors import CommandError, harmless
 from ..modeling.files import write_text_atomically
 from ..modeling.tasks import TASKS, inferred_task
@@ -193,7 +194,8 @@ def _as_file(records: Sequence[dict[str, Any]], name: str) -> str:
     import pandas
 
     table = pandas.DataFrame(map(_flat, records), dtype=object)  # which leaves numbers beside gaps what they are
-    return str(table.to_csv(index=False, sep="," if kind == ".csv" else "\t", lineterminator="\n"))
+    separator, quoted = "," if kind == ".csv" else "\t", quoting(table.to_numpy().flat)
+    return str(table.to_csv(index=False, sep=separator, lineterminator="\n", quoting=quoted))
 
 
 def _flat(record: dict[str, Any]) -> dict[str, Any]:

@@ -35,9 +35,12 @@ def _beside(path: Path) -> Path:
 
 
 def write_text_atomically(path: Path, text: str) -> None:
-    """Write UTF-8: a reader never sees half a file, and after an error the file is what it was."""
+    """Write UTF-8: a reader never sees half a file, and after an error the file is what it was.
+
+    Half a character, which UTF-8 has no place for, is written as JSON writes it.
+    """
     with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 @contextmanager

@@ -197,8 +197,8 @@ class LwALTrainer(HookedTrainer):
                 output = super().train(checkpoint, trial, *args, **kwargs)
         except KeyboardInterrupt:
             if self.args.save_strategy != SaveStrategy.NO and self.is_world_process_zero():
-                step, left = self.state.global_step, what_is_left(self.args.output_dir)
-                logger.warning("Training was interrupted in step %d. %s", step + 1, left)
+                left = what_is_left(self.args.output_dir)
+                logger.warning("Training was interrupted after step %d. %s", self.state.global_step, left)
             raise
         finally:
             if (model := self.lwal_model) is not None:
