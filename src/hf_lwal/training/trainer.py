@@ -18,10 +18,11 @@ from transformers.trainer_utils import SaveStrategy, TrainOutput, has_length
 
 from ..data.labels import CheckedCollator
 from ..data.sample_ids import ROW_WEIGHT, SAMPLE_ID
+from ..errors import reason
 from ..metrics import AccuracyAndF1
 from ..modeling.configuration_lwal import match_label_names
 from ..modeling.core import LwALClassifierOutput
-from ..modeling.distributed import all_reduce_sum, broadcast_, world_size
+from ..modeling.distributed import all_reduce_sum, broadcast_, peer_is_gone, world_size
 from ..modeling.functional import IGNORE_INDEX
 from ..modeling.modeling_lwal import LwALPreTrainedModel
 from ..modeling.peft_support import check_adapter, check_trainable, core_model
@@ -200,6 +201,13 @@ class LwALTrainer(HookedTrainer):
                 left = what_is_left(self.args.output_dir)
                 logger.warning("Training was interrupted after step %d. %s", self.state.global_step, left)
             raise
+        except RuntimeError as error:
+            if not peer_is_gone(error):
+                raise
+            raise RuntimeError(
+                f"Another process of this training ended after step {self.state.global_step}, and its own last lines "
+                f"say why; without it this one cannot go on ({reason(error)}). {what_is_left(self.args.output_dir)}"
+            ) from error
         finally:
             if (model := self.lwal_model) is not None:
                 model.label_tracking = "forward"
