@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
+from functools import partial
 from types import MethodType
 from typing import Any, Literal, overload
 
@@ -144,9 +145,8 @@ class AutoModelForLwALClassification:
             OSError: a file cannot be read.
         """
         name = pretrained_model_name_or_path
-        choices = {"embedding_dim": embedding_dim, "task": task, "keep_head": keep_head}
-        choices |= {"pooling": pooling, "normalize": normalize}
-        model, info = load_whole(name, lambda: _load(name, config, dict(kwargs), **choices))
+        load = partial(_load, name, config, embedding_dim=embedding_dim, task=task, keep_head=keep_head)
+        model, info = load_whole(name, lambda: load(dict(kwargs), pooling=pooling, normalize=normalize))
         return (model, info) if output_loading_info else model
 
     @classmethod
