@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,7 +56,11 @@ def without_an_error_of_its_own():
         (lambda: preset("nothing"), 2, "Unknown"),  # this library's own refusals are sentences already
         (without_an_error_of_its_own, 1, "KeyError in test_command_failures, line"),
         (lambda: one_line(3), 1, "AttributeError in hf_lwal.errors, line"),  # inside this library, but no refusal
-        (raising(OSError(errno.ENOSPC, "No space left on device", "x.bin")), 1, "No space left on device: 'x.bin'."),
+        (
+            raising(OSError(errno.ENOSPC, "No space left on device", "x.bin")),
+            1,
+            "(No space left on device: 'x.bin'): make room",
+        ),
         (raising(PermissionError(errno.EACCES, "Permission denied", "/root/x")), 1, "Permission denied: '/root/x'."),
         (raising(ConnectionError("no route to host")), 1, "no route to host."),
         (raising(MemoryError()), 1, "memory ran out (MemoryError): take smaller batches"),
@@ -107,6 +112,26 @@ def test_termination_cleans_up_and_has_its_code(thing, capsys):
     assert cleaned == [True]
     assert capsys.readouterr().err == "hf-lwal thing: terminated.\n"
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_while_an_object_is_deleted_counts(number, code, thing, capsys):
+    """Python drops the exception there: a quickstart went on for half a minute and ended with 0."""
+
+    class Deleted:
+        def __del__(self):
+            os.kill(os.getpid(), number)
+            time.sleep(0.01)
+
+    def function():
+        Deleted()
+        for _ in range(500):
+            time.sleep(0.01)
+
+    hook = sys.unraisablehook
+    assert thing(function) == code
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert sys.unraisablehook is hook
 
 
 def test_the_deepest_cause_is_told_once():

@@ -1,5 +1,7 @@
 """Two trainings in one folder ended normally, with the weights of one beside the settings of the other."""
 
+import errno
+import multiprocessing
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -9,6 +11,8 @@ import pytest
 from test_training_stops import trainer_of
 from transformers import TrainerCallback
 
+from hf_lwal.cli import main as cli
+from hf_lwal.cli.compare import results_lock
 from hf_lwal.cli.train import TrainOptions, run
 from hf_lwal.errors import CommandError
 from hf_lwal.training.folder_lock import LOCK_FILE, FolderLock
@@ -16,7 +20,7 @@ from hf_lwal.training.folder_lock import LOCK_FILE, FolderLock
 HOLD = """
 import sys, time
 from hf_lwal.training.folder_lock import FolderLock
-lock = FolderLock(sys.argv[1])
+lock = FolderLock(*sys.argv[1:])
 print(lock.take(), flush=True)
 time.sleep(120)
 """
@@ -24,9 +28,9 @@ SAVES = {"save_strategy": "steps", "save_steps": 2, "max_steps": 2}
 
 
 @contextmanager
-def other_training(folder):
+def other_training(folder, *name):
     """Another process that trains into the folder until it is killed."""
-    process = subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(folder), *name], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout.readline() == "True\n"
         yield
@@ -109,3 +113,80 @@ def test_the_command_refuses(tmp_path):
     with other_training(output), pytest.raises(CommandError, match="Another training is writing to"):
         run(TrainOptions(data=str(tmp_path / "rows.csv"), more=more, model=None))
     assert [path.name for path in output.iterdir()] == [LOCK_FILE]
+
+
+def test_file_systems_without_locks_can_be_trained_into(tmp_path, monkeypatch):
+    """On some clusters the system answers that it cannot lock, and no training began at all."""
+
+    def refused(lock, *args, **kwargs):
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr("filelock.FileLock.acquire", refused)
+    trainer_of(tmp_path, **SAVES).train()
+    assert (tmp_path / "checkpoint-2").is_dir()
+
+
+GRID = [
+    "compare",
+    "--dataset",
+    "fashion_mnist",
+    "--model",
+    "mlp",
+    "--method",
+    "one_hot",
+    "--steps",
+    "2",
+    "--seed",
+    "1",
+]
+GRID += ["--steps", "2", "--train-rows", "50", "--test-rows", "20"]
+
+
+def test_two_comparisons_of_one_file(tmp_path, capsys):
+    """Each ran all cells, a torn line was cut off while it was written, and one plan replaced the other."""
+    results = tmp_path / "results.jsonl"
+    (tmp_path / "link.jsonl").symlink_to("results.jsonl")
+    results.write_text('{"key": ')
+    lock = results_lock(results)
+    with other_training(lock.path.parent, lock.path.name):
+        for name in ("results.jsonl", "link.jsonl"):
+            assert cli.main([*GRID, "--output", str(tmp_path / name)]) == 2
+            assert "Another `hf-lwal compare` is writing to" in capsys.readouterr().err
+        assert cli.main([*GRID, "--dry-run", "--output", str(results)]) == 0
+        assert "nothing was noted as planned" in capsys.readouterr().out
+        assert results.read_text() == '{"key": ', "the other may be writing it"
+        assert cli.main([*GRID, "--dry-run", "--output", str(tmp_path / "other.jsonl")]) == 0
+    assert cli.main([*GRID, "--output", str(results)]) == 0
+    assert "1 of 1 trainings are in" in capsys.readouterr().out
+    names = ["link.jsonl", "other.plan.json", "results.jsonl", "results.plan.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+
+
+def test_two_quickstarts_in_one_folder(tmp_path, capsys):
+    with other_training(tmp_path):
+        assert cli.main(["quickstart", "--output-dir", str(tmp_path)]) == 2
+    assert "Another training is writing to" in capsys.readouterr().err
+
+
+def fill(folder, mark, gate):
+    from hf_lwal.modeling.files import staged
+
+    with staged(Path(folder)) as new:
+        for number in range(5):
+            (new / str(number)).write_text(mark)
+        gate.wait()
+
+
+def test_one_of_two_that_make_one_folder_makes_it_whole(tmp_path):
+    """Of two folds into one folder, the files must be those of one of them."""
+    context = multiprocessing.get_context("fork")
+    gate = context.Barrier(2)
+    both = [context.Process(target=fill, args=(tmp_path / "folder", mark, gate)) for mark in "ab"]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join(20)
+    assert sorted(process.exitcode for process in both) == [0, 1]
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+    found = [path.read_text() for path in (tmp_path / "folder").iterdir()]
+    assert found in (["a"] * 5, ["b"] * 5)

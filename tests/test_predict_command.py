@@ -158,7 +158,7 @@ def test_answers_are_written_whole(kind, predict, tmp_path):
     ("flags", "message"),
     [
         (["key1", "--output", "{tmp}/x.xlsx"], "must end in .csv, .tsv, .json, .jsonl"),
-        (["key1", "--output", "{tmp}/no/x.csv"], "lies in one that does not exist"),
+        (["key1", "--output", "{tmp}/no/x.csv"], "lies in a folder that does not exist"),
         (["{tmp}/rows.csv", "--output", "{tmp}/rows.csv"], "is what is to be classified"),
         (["--file", "{tmp}/rows.csv", "--id-column", "number"], "--id-column: there is no column 'number'"),
         (["--file", "{tmp}/lists.jsonl"], "is of type List"),

@@ -164,7 +164,7 @@ def test_the_table_lines_up():
         (["--label-column", "topic"], "--label-column: there is no column 'topic'; the data set has text, label"),
         (["--model", "nobody/nothing"], "--model: 'nobody/nothing' could not be loaded as a folder or from the Hub:"),
         (["--model", "{tmp_path}"], "has no config.json; give one that holds a saved model."),
-        (["--output-dir", "{tmp_path}/file"], "/file' is a file."),
+        (["--output-dir", "{tmp_path}/file"], "cannot be one: it is a file."),
     ],
 )
 def test_mistakes_are_one_sentence(flags, message, tmp_path, capsys):

@@ -164,7 +164,7 @@ class Writes:
 
     def write(self, path, do, atomic=False):
         path = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
-        if not path.startswith(self.folder) or os.path.basename(path).startswith("."):
+        if not path.startswith(self.folder) or "/." in path.removeprefix(self.folder):
             return do()  # a temporary file counts when it takes its name, which os.replace does
         self.files.append(os.path.relpath(path, self.folder))
         if len(self.files) - 1 != self.number:

@@ -487,7 +487,7 @@ def test_the_default_output_folder_is_named_after_the_data():
         (["--validation-share=1"], "--validation-share must be between 0 and 1, got 1.0."),
         (["--max-length=0"], "--max-length must be above 0, got 0."),
         (["--resume", "--overwrite"], "--resume continues and --overwrite starts anew: give one of them."),
-        (["--output-dir={tmp_path}/file"], "file' is a file."),
+        (["--output-dir={tmp_path}/file"], "cannot be one: it is a file."),
         (["--output-dir={tmp_path}"], "is not empty: add --resume to continue the training in it, --overwrite to"),
         (["--lwal-preset=best"], "best"),
         (["--lwal-scale=-3"], "lwal_scale is '-3', but it must be auto or a positive number."),

@@ -1,6 +1,8 @@
 """What went wrong in training without a word: weights of NaN, labels that are never learned, half a checkpoint."""
 
+import errno
 import shutil
+import signal
 
 import pytest
 from tiny_models import tiny_config
@@ -73,3 +75,64 @@ def test_states_that_start_anew_are_said(tmp_path, caplog, files, said):
         (copy / file).unlink()
     checkpoint_to_resume(copy, str(tmp_path), 1)
     assert said in caplog.text
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_process_whose_peer_died_says_so(tmp_path, monkeypatch, saved):
+    """gloo's message names a file of its own sources and a port, and a command called it a bug of this package."""
+    options = {"save_strategy": "steps", "save_steps": 1 if saved else 5, "max_steps": 6}
+    trainer, step = trainer_of(tmp_path, **options), LwALTrainer.training_step
+
+    def dies(self, *args, **kwargs):
+        if self.state.global_step == 2:
+            raise RuntimeError("[/x/gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:31138.")
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(LwALTrainer, "training_step", dies)
+    left = "The last complete checkpoint is .*checkpoint-2" if saved else "No checkpoint in .* is complete"
+    with pytest.raises(RuntimeError, match=f"Another process of this training ended after step 2, .* go on .*{left}"):
+        trainer.train()
+
+
+def test_other_errors_stay_as_they_are(tmp_path, monkeypatch):
+    def fails(*args, **kwargs):
+        raise RuntimeError("shapes do not fit")
+
+    monkeypatch.setattr(LwALTrainer, "training_step", fails)
+    with pytest.raises(RuntimeError, match=r"^shapes do not fit$"):
+        trainer_of(tmp_path).train()
+
+
+def test_an_interruption_says_what_is_left_and_leaves_nothing_half(tmp_path, monkeypatch, caplog):
+    """Ctrl-C in the middle of a save left half a checkpoint, and nobody said which one counts."""
+    trainer = trainer_of(tmp_path, save_strategy="steps", save_steps=1, max_steps=6)
+    save = LwALTrainer._save_optimizer_and_scheduler
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+    def interrupted(self, folder):
+        assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+        if folder.endswith("checkpoint-3"):
+            raise KeyboardInterrupt
+        save(self, folder)
+
+    monkeypatch.setattr(LwALTrainer, "_save_optimizer_and_scheduler", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert f"interrupted after step 3. The last complete checkpoint is {tmp_path / 'checkpoint-2'}" in caplog.text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-1", "checkpoint-2"]
+    monkeypatch.undo()
+    again = trainer_of(tmp_path, save_strategy="steps", save_steps=1, max_steps=6)
+    again.train(resume_from_checkpoint=True)
+    assert again.state.global_step == 6
+
+
+def test_an_error_in_a_save_that_was_whole_keeps_it(tmp_path, monkeypatch):
+    """What fails afterwards, such as deleting an older checkpoint, must not take the new one with it."""
+
+    def fails(*args, **kwargs):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("transformers.trainer.rotate_checkpoints", fails)
+    with pytest.raises(OSError, match=r"checkpoint-1 could not be written .*The last complete checkpoint is"):
+        trainer_of(tmp_path, save_strategy="steps", save_steps=1, max_steps=2).train()
+    assert (tmp_path / "checkpoint-1" / "trainer_state.json").exists()

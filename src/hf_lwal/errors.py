@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import dis
+import errno
+import unicodedata
 from pathlib import Path
+from pickle import UnpicklingError
 from types import TracebackType
 
 MISTAKE = 2
 """Exit code where the command line, the data or the settings have to change."""
 FAILURE = 1
 """Exit code of everything else that fails: the disk, the network, memory, a bug."""
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ENAMETOOLONG, errno.ENOTEMPTY)
+"""What the system answers where something cannot be written, whatever it is."""
+OTHERS_ON_DISK = ("(os error ", "PytorchStreamWriter", "inline_container", "when writing image")
+"""What safetensors, PyTorch and Pillow say then, whose errors have no number."""
+UNSAFE = "Weights only load failed"
+"""How PyTorch refuses to read what is more than tensors."""
+JOINERS = "\u200c\u200d"
+"""Needed in Persian and Indic scripts and in emoji, and harmless."""
 LONGEST = 500
 """Characters of another library's message that are shown."""
 
@@ -19,6 +30,18 @@ class CommandError(Exception):
 
     The message says what is wrong, with which value, and what to do.
     """
+
+    code = MISTAKE
+
+
+class DiskError(CommandError):
+    """Something could not be written, through no fault of the command line."""
+
+    code = FAILURE
+
+
+class WriteError(OSError):
+    """Something could not be written, in a sentence that says so."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -36,12 +59,14 @@ def outcome(error: BaseException) -> tuple[str, int]:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted.", 130
     if isinstance(error, CommandError):
-        return str(error), MISTAKE
+        return str(error), error.code
     place = _innermost(error.__traceback__)
     if place is not None and _raised_here(place) and _is_ours(place):
         return one_line(str(error)), MISTAKE if isinstance(error, (ValueError, TypeError, ImportError)) else FAILURE
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return f"memory ran out ({reason(error)}): take smaller batches, fewer processes or a smaller model.", FAILURE
+    if (why := disk_fault(error)) is not None:
+        return f"something could not be written ({why}): make room there.", FAILURE
     if isinstance(error, OSError):
         return f"{reason(error)}.".replace("..", "."), FAILURE
     where = "" if place is None else f" in {place.tb_frame.f_globals.get('__name__')}, line {place.tb_lineno}"
@@ -50,6 +75,19 @@ def outcome(error: BaseException) -> tuple[str, int]:
         "that it uses: the same command with --traceback shows the way there.",
         FAILURE,
     )
+
+
+def disk_fault(error: BaseException) -> str | None:
+    """Why something could not be written; None for an error about something else, and for one that says so itself.
+
+    >>> disk_fault(OSError(errno.ENOSPC, "No space left on device", "a.bin")), disk_fault(ValueError("no"))
+    ("No space left on device: 'a.bin'", None)
+    """
+    if isinstance(error, WriteError):
+        return None
+    numbered = isinstance(error, OSError) and error.errno in DISK
+    said = any(words in str(error) for words in OTHERS_ON_DISK)
+    return reason(error) if numbered or said else None
 
 
 def reason(error: BaseException) -> str:
@@ -66,6 +104,8 @@ def reason(error: BaseException) -> str:
     """
     if isinstance(error, OSError) and error.strerror:
         text = error.strerror + (f": {str(error.filename)!r}" if error.filename is not None else "")
+    elif isinstance(error, UnpicklingError) and UNSAFE in str(error):  # whose message advises to load it all the same
+        return "it holds Python objects besides tensors, which could run any code"
     else:
         text = one_line(str(error)) or type(error).__name__
     causes: list[str] = []
@@ -78,13 +118,27 @@ def reason(error: BaseException) -> str:
     return f"{text.rstrip('.')} ({causes[-1]})" if causes else text
 
 
+def harmless(text: str) -> str:
+    r"""A text without characters that move the cursor, hide others or turn the direction of reading.
+
+    >>> harmless("a\x1b[31m b\u202ec")
+    'a�[31m b�c'
+    """
+    return "".join(char if char in "\n\t" or is_harmless(char) else "�" for char in text)
+
+
+def is_harmless(char: str) -> bool:
+    """Whether a character only stands for itself."""
+    return char in JOINERS or unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
+
+
 def one_line(text: str) -> str:
     r"""A message without line breaks, cut where it is very long.
 
     >>> one_line("two\n  lines")
     'two lines'
     """
-    line = " ".join(text.split())
+    line = harmless(" ".join(text.split()))
     return line if len(line) <= LONGEST else f"{line[:LONGEST].rstrip()} …"
 
 

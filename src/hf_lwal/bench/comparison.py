@@ -134,7 +134,12 @@ def load_processing_class(model_path: str, kind: str) -> Any:
 
 
 def load_part(loader: Any, model_path: str, **keywords: Any) -> Any:
-    """Call ``loader.from_pretrained``; a name that cannot be loaded is the user's to put right."""
+    """Call ``loader.from_pretrained``; a name that cannot be loaded is the user's to put right.
+
+    Code beside a model never runs: transformers would ask on standard input, where a command reads its rows.
+    """
+    from ..modeling.loading import readable_weights
+
     if Path(model_path).is_dir() and not (Path(model_path) / "config.json").exists():
         raise CommandError(
             f"The folder {model_path!r} has no config.json; give one that holds a saved model. (An adapter is merged "
@@ -143,10 +148,12 @@ def load_part(loader: Any, model_path: str, **keywords: Any) -> Any:
     try:
         if Path(model_path).is_dir():
             read_json(Path(model_path) / "config.json")
-        with quiet():
-            return loader.from_pretrained(model_path, **keywords)
+        with quiet(), readable_weights(model_path):
+            return loader.from_pretrained(model_path, trust_remote_code=False, **keywords)
     except (OSError, ValueError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip()
+        if "trust_remote_code" in str(error):
+            reason += " No command runs it: use the model in Python, where trust_remote_code=True allows it."
         raise CommandError(
             f"--model: {model_path!r} could not be loaded as a folder or from the Hub: {reason}"
         ) from error

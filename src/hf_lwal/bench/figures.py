@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
 from ..plots import plot_learning_curves
+from ..plots.figures import drawn_text
 from .methods import REFERENCE
 from .summary import Run, Table
+
+LONGEST = 200
+"""Characters of a picture's name, of which file systems take 255 with its ending."""
 
 
 def draw_curves(table: Table, folder: Path) -> list[Path]:
@@ -30,7 +35,7 @@ def draw_curves(table: Table, folder: Path) -> list[Path]:
             curves,
             folder / f"{name}.{ending}",
             ylabel="test accuracy (%)",
-            title=str(table.setting),
+            title=drawn_text(str(table.setting)),
             reference=names.get(REFERENCE),
             spread=bands,
         )
@@ -47,7 +52,8 @@ def file_name(table: Table) -> str:
     rows = "".join(f" {size}" for size in (setting.train_rows, setting.test_rows) if size is not None)
     source = "" if setting.source == "data root" else f" {setting.source}"
     evaluations = "" if setting.evaluations is None else f" {setting.evaluations} evaluations"
-    return re.sub(r"[^A-Za-z0-9]+", "_", f"curves {setting}{source}{rows}{evaluations}")
+    name = re.sub(r"[^A-Za-z0-9]+", "_", f"curves {setting}{source}{rows}{evaluations}")
+    return name if len(name) <= LONGEST else f"{name[:LONGEST]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def mean_curve(runs: Sequence[Run]) -> list[tuple[float, float]]:

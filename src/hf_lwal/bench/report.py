@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from ..data.tables import quoting
 from ..metrics import MeanAndSd
+from ..model_card.text import LONGEST, code, visible
+from ..model_card.text import table as markdown_table
 from .methods import REFERENCE
 from .summary import Entry, Setting, Table
 
+LATEX = {char: f"\\{char}" for char in "{}&%$#_"}
+LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+LATEX |= {"±": r"$\pm$", "–": "--", "×": r"$\times$"}
+"""Character → how LaTeX prints it."""
 NEVER = "–"
 NOT_RUN = "not run"
 FAILED = "failed"
@@ -24,6 +32,9 @@ COLUMNS = (
     *("method", "learning rate", *CONTESTED, "macro-F1", "ECE"),
     *("steps to reference", "steps saved, %", "time saved, %", "training, s", "seeds"),
 )
+
+
+_HARMLESS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9 ,.+=×()-]|:(?!/)|/(?!/)|(?<=[A-Za-z0-9])_(?=[A-Za-z0-9]))*")
 
 
 def spread(value: MeanAndSd | None, digits: int = 1, missing: str = NEVER) -> str:
@@ -99,12 +110,12 @@ def markdown(tables: Sequence[Table], pictures: Mapping[Setting, str]) -> str:
     """All tables as Markdown."""
     parts = ["# Results", EXPLANATION, *overview_parts(tables)]
     for table in tables:
-        parts += [f"## {table.setting}", _rows_sentence(table)]
-        parts += ["Each method at its best learning rate:", markdown_table(COLUMNS, tuned_rows(table, _bold))]
+        parts += [f"## {in_markdown(str(table.setting))}", _rows_sentence(table)]
+        parts += ["Each method at its best learning rate:", _table(COLUMNS, tuned_rows(table, _bold))]
         if len(table.learning_rates) > 1:
             header = ["method", *(f"{rate:g}" for rate in table.learning_rates)]
             for name in ("best", "AUAC"):
-                parts += [f"{name} at every learning rate:", markdown_table(header, rate_rows(table, name, _bold))]
+                parts += [f"{name} at every learning rate:", _table(header, rate_rows(table, name, _bold))]
         parts += structure_parts(table)
         if table.setting in pictures:
             parts.append(f"![test accuracy over steps]({pictures[table.setting]})")
@@ -136,7 +147,7 @@ def overview_parts(tables: Sequence[Table]) -> list[str]:
         rows.append([label, *(_overview_cell(entries.get(method), winners) for method in methods)])
     common = ", ".join(part for part in names[0][1:] if part in shared)
     explanation = f"{OVERVIEW_EXPLANATION} All have: {common}." if common else OVERVIEW_EXPLANATION
-    return ["## All settings", explanation, markdown_table(["setting", *methods], rows)]
+    return ["## All settings", explanation, _table(["setting", *map(in_markdown, methods)], rows)]
 
 
 def _overview_cell(entry: Entry | None, winners: Sequence[str | None]) -> str:
@@ -159,17 +170,41 @@ def _rows_sentence(table: Table) -> str:
     if not runs:
         return ""
     rows, devices = runs[0].rows, sorted({run.device for run in runs})
-    return f"{rows['train']:,} training rows, {rows['test']:,} test rows, on {' and '.join(devices)}."
+    return (
+        f"{rows['train']:,} training rows, {rows['test']:,} test rows, on {' and '.join(map(in_markdown, devices))}."
+    )
 
 
 def _bold(text: str) -> str:
     return f"**{text}**"
 
 
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in GitHub's Markdown."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def in_markdown(name: str) -> str:
+    """A name from a file of results as it is where that is harmless on a page, else as a code span.
+
+    >>> in_markdown("one_hot, batch 50x"), in_markdown("<b>"), in_markdown("_a_")
+    ('one_hot, batch 50x', '`<b>`', '`_a_`')
+    """
+    return name if _HARMLESS.fullmatch(name) and len(name) <= LONGEST and "www." not in name.lower() else code(name)
+
+
+def in_latex(name: str) -> str:
+    r"""A name from a file of results, in which no character is a command.
+
+    >>> in_latex("a_b ^ \\input{x}")
+    'a\\_b \\textasciicircum{} \\textbackslash{}input\\{x\\}'
+    """
+    return "".join(LATEX.get(char, char) for char in visible(name))
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in GitHub's Markdown, whose rows begin with a name."""
+    return markdown_table(header, _named(rows, in_markdown))
+
+
+def _named(rows: Sequence[Sequence[str]], show: Callable[[str], str]) -> list[list[str]]:
+    """Rows whose first cell is the name of a method."""
+    return [[show(row[0]), *row[1:]] for row in rows]
 
 
 def structure_parts(table: Table) -> list[str]:
@@ -192,7 +227,7 @@ def structure_parts(table: Table) -> list[str]:
         [entry.method, f"{entry.learning_rate:g}", *(spread(entry.structure(*column), 3) for column in kept)]
         for entry in entries
     ]
-    return [sentence, markdown_table(["method", "learning rate", *(STRUCTURE[m][d] for m, d in kept)], rows)]
+    return [sentence, _table(["method", "learning rate", *(STRUCTURE[m][d] for m, d in kept)], rows)]
 
 
 def latex(tables: Sequence[Table]) -> str:
@@ -201,17 +236,17 @@ def latex(tables: Sequence[Table]) -> str:
 
     parts = []
     for table in tables:
-        rows = pandas.DataFrame(tuned_rows(table, lambda text: f"\\textbf{{{text}}}"), columns=COLUMNS)
-        rows = rows.map(_escaped).rename(columns=_escaped)
-        caption, columns = _escaped(str(table.setting)), "l" + "r" * (len(COLUMNS) - 1)
+        found = _named(tuned_rows(table, lambda text: f"\\textbf{{{text}}}"), in_latex)
+        rows = pandas.DataFrame([[name, *map(_escaped, cells)] for name, *cells in found], columns=COLUMNS)
+        rows = rows.rename(columns=_escaped)
+        caption, columns = in_latex(str(table.setting)), "l" + "r" * (len(COLUMNS) - 1)
         parts.append(rows.to_latex(index=False, escape=False, caption=caption, column_format=columns))
     return "\n".join(parts) or "\n"
 
 
 def _escaped(text: str) -> str:
-    for plain, special in (("_", r"\_"), ("%", r"\%"), ("±", r"$\pm$"), ("–", "--"), ("×", r"$\times$")):
-        text = text.replace(plain, special)
-    return text
+    """A cell of our own, which may hold commands."""
+    return "".join(LATEX[char] if char in "%_±–×" else char for char in text)
 
 
 def csv_text(tables: Sequence[Table]) -> str:
@@ -233,7 +268,8 @@ def csv_text(tables: Sequence[Table]) -> str:
                 for column, value in zip((name, f"{name}_sd"), measure or (None, None), strict=True):
                     row[column] = None if value is None else f"{value:.4f}"
             rows.append(row)
-    return pandas.DataFrame(rows, dtype=object).to_csv(index=False, lineterminator="\n")
+    frame = pandas.DataFrame(rows, dtype=object)
+    return frame.to_csv(index=False, lineterminator="\n", quoting=quoting(frame.to_numpy().flat))
 
 
 CSV_MEASURES = {

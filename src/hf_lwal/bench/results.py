@@ -10,7 +10,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from ..errors import CommandError
+from ..errors import CommandError, DiskError
 from ..modeling.files import write_text_atomically
 from .grid import OLD_MODELS, Cell, key_of
 
@@ -29,7 +29,10 @@ def append_line(path: Path, record: Mapping[str, Any]) -> None:
     try:
         written = os.write(file, line)
         if written != len(line):
-            raise CommandError(f"The disk took only {written} of {len(line)} bytes of a line of {path}: make room.")
+            end = os.lseek(file, 0, os.SEEK_CUR)
+            if os.fstat(file).st_size == end:  # half a line in the middle of the file would make it unreadable
+                os.ftruncate(file, end - written)
+            raise DiskError(f"The disk took only {written} of {len(line)} bytes of a line of {path}: make room.")
     finally:
         os.close(file)
 

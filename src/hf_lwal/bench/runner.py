@@ -20,9 +20,17 @@ from .results import append_line, drop_torn_line, finished_keys, read_lines, wri
 logger = logging.getLogger(__name__)
 
 
-def pending_cells(cells: Sequence[Cell], output: Path, structure: bool = False) -> list[Cell]:
-    """The cells without a finished line in the file of results, after a torn last line of it was cut off."""
-    drop_torn_line(output)
+def pending_cells(cells: Sequence[Cell], output: Path, structure: bool = False, tidy: bool = True) -> list[Cell]:
+    """The cells without a finished line in the file of results.
+
+    Args:
+        cells: that are wanted.
+        output: file of results.
+        structure: as in `run_grid`.
+        tidy: cut off a torn last line first, which may be one that another process is writing.
+    """
+    if tidy:
+        drop_torn_line(output)
     done = finished_keys(read_lines(output), structure) if output.exists() else set()
     return [cell for cell in cells if cell.key not in done]
 

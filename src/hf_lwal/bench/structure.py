@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Subset
 
 from ..data.labels import rows_per_class
+from ..data.tables import quoting
 from ..errors import CommandError
 from ..hierarchy.label_vectors import label_vectors
 from ..hierarchy.tree import cluster_names, group_distances, label_distances, reference_clusters
@@ -129,7 +130,7 @@ def vectors_file(cell: Cell) -> str:
     """A file name that people can read and that no other cell has."""
     name = f"{cell.dataset}-{cell.model}-{cell.method['name']}-{cell.learning_rate:g}-{cell.seed}"
     plain = "".join(letter if letter.isalnum() or letter in "-_.+" else "_" for letter in name)
-    return f"{plain}-{hashlib.sha256(cell.key.encode()).hexdigest()[:8]}.csv"
+    return f"{plain[:100]}-{hashlib.sha256(cell.key.encode()).hexdigest()[:8]}.csv"
 
 
 def vectors_table(names: list[str], groups: list[str | None] | None, vectors: NDArray[np.float64]) -> str:
@@ -141,7 +142,8 @@ def vectors_table(names: list[str], groups: list[str | None] | None, vectors: ND
         table.insert(0, "group", groups)
     table.insert(0, "label", names)
     known = table[np.isfinite(vectors).all(axis=1)]
-    return str(known.to_csv(index=False, float_format="%.9g", lineterminator="\n"))
+    quoted = quoting(known.to_numpy().flat)
+    return str(known.to_csv(index=False, float_format="%.9g", lineterminator="\n", quoting=quoted))
 
 
 def check_structure(datasets: Iterable[str], data_root: str | None) -> None:

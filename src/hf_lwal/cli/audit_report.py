@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from ..data.tables import quoting
+from ..errors import harmless
+
 MOST_ROWS = 1000
 """Rows of the HTML table at most; csv has all."""
 LONGEST_TEXT = 600
@@ -110,13 +113,14 @@ def one_line(text: str) -> str:
     >>> one_line("two\n lines\x1b[31m")
     'two lines�[31m'
     """
-    return "".join(letter if letter.isprintable() else "�" for letter in " ".join(text.split()))
+    return harmless(" ".join(text.split()))
 
 
 def as_csv(audit: Audit, _: int) -> str:
     """All rows, the most suspicious first."""
     file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
+    texts = (text for row in audit.rows for text in (row.label, row.likelier, row.shown))
+    writer = csv.writer(file, lineterminator="\n", quoting=quoting(texts))  # type: ignore[arg-type]
     writer.writerow(["row", "label", "likelier", "margin", "wrong", "suspicious", audit.what])
     for row in audit.rows:
         numbers = ["", ""] if row.margin is None else [f"{row.margin:.4f}", f"{row.wrong:.6f}"]
@@ -200,11 +204,7 @@ def _table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 def _text(text: str) -> str:
     """A cell that can neither become markup nor turn the direction of its neighbours."""
-    return f"<td><bdi>{escape(''.join(letter if _visible(letter) else '�' for letter in text))}</bdi></td>"
-
-
-def _visible(letter: str) -> bool:
-    return letter in "\n\t " or letter.isprintable() or letter.isspace()
+    return f"<td><bdi>{escape(harmless(text))}</bdi></td>"
 
 
 def _number(value: float, shown: str) -> str:

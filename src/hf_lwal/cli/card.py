@@ -117,7 +117,8 @@ def _with_rows_of(
         train=_completed(facts.train, fresh["training"]),
         evaluation=_completed(facts.evaluation, fresh["evaluation"]),
     )
-    processor = getattr(transformers, facts.processor).from_pretrained(folder) if facts.processor else None
+    loader = getattr(transformers, facts.processor) if facts.processor else None
+    processor = None if loader is None else loader.from_pretrained(folder, trust_remote_code=False)
     return with_answers(facts.with_samples(**samples), model, processor, files), files
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import CommandError
+from ..errors import CommandError, harmless
+from ..training.folder_lock import FolderLock
 from .flags import check_above_0, option
 from .writing import check_output_file, writing
 
@@ -85,29 +86,55 @@ def run(options: CompareOptions) -> int:
         from ..bench.structure import check_structure
 
         check_structure((cell.dataset for cell in cells), options.data_root)
+    lock = results_lock(output)
     with writing(output):
-        return _run_cells(cells, output, options)
+        free = lock.take()
+        if not free and not options.dry_run:
+            raise CommandError(
+                f"Another `hf-lwal compare` is writing to {options.output!r}: wait for its end, or give this one "
+                "another --output. --dry-run lists what is still missing there."
+            )
+        try:
+            return _list_cells(cells, output, options, free) if options.dry_run else _run_cells(cells, output, options)
+        finally:
+            lock.release()
+
+
+def results_lock(output: Path) -> FolderLock:
+    """The right to write to a file of results: of two commands, the plan of one would replace the other's."""
+    file = output.resolve()
+    return FolderLock(file.parent, f".{file.name}.lock")
+
+
+def _list_cells(cells: list[Cell], output: Path, options: CompareOptions, free: bool) -> int:
+    """List what is missing and note it as planned, unless another command is at work there; returns the exit code."""
+    from ..bench.results import write_plan
+    from ..bench.runner import pending_cells
+    from ..bench.tuning import first_seed
+
+    cells = first_seed(cells) if options.tune_first else cells
+    waiting = pending_cells(cells, output, options.structure, tidy=free)
+    if free:
+        write_plan(output, {cell.key: cell.settings for cell in cells})
+    for cell in waiting:
+        print(harmless(str(cell)))
+    print(f"{len(waiting)} of {len(cells)} trainings are missing in {output}.")
+    if options.tune_first:
+        print("The other seeds follow, each method at the learning rate at which these are best.")
+    if not free:
+        print("Another `hf-lwal compare` is writing there, so nothing was noted as planned.")
+    return 0
 
 
 def _run_cells(cells: list[Cell], output: Path, options: CompareOptions) -> int:
-    """Run the cells, or list them; returns the exit code."""
-    from ..bench.results import read_lines, write_plan
-    from ..bench.runner import pending_cells, run_grid
+    """Run the cells; returns the exit code."""
+    from ..bench.results import read_lines
+    from ..bench.runner import run_grid
     from ..bench.tuning import at_best_rate, first_seed
 
     every = cells
     if options.tune_first:
         cells = first_seed(every)
-    if options.dry_run:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        waiting = pending_cells(cells, output, options.structure)
-        write_plan(output, {cell.key: cell.settings for cell in cells})
-        for cell in waiting:
-            print(cell)
-        print(f"{len(waiting)} of {len(cells)} trainings are missing in {output}.")
-        if options.tune_first:
-            print("The other seeds follow, each method at the learning rate at which these are best.")
-        return 0
     errors = run_grid(cells, output, options.data_root, options.processes, options.structure)
     if options.tune_first:
         others = at_best_rate(every, read_lines(output))

@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields
 from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
-from ..errors import CommandError
+from ..errors import CommandError, harmless
 
 Value = TypeVar("Value")
 ALIASES = {"data": "dataset", "dataset": "data", "output": "output_dir", "output_dir": "output"}
@@ -262,4 +262,5 @@ def suggestion(word: str, known: Sequence[str]) -> str:
 def print_error(message: str) -> None:
     """Print to standard error, in red when it is a terminal and NO_COLOR is not set."""
     coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    message = harmless(message)
     print(f"{RED}{message}{PLAIN}" if coloured else message, file=sys.stderr)

@@ -179,7 +179,7 @@ def _processor(name: str, task: str) -> Any:
 
     try:
         with quiet():
-            return TASKS[task].processor.from_pretrained(name)
+            return TASKS[task].processor.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):  # which one depends on the kind and the version
         return None
 

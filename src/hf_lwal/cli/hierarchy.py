@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 from dataclasses import dataclass
@@ -11,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import CommandError
+from ..data.tables import quoting
+from ..errors import CommandError, harmless
 from ..modeling.files import staged, write_text_atomically
 from .hierarchy_inputs import HierarchyOptions, Labels, read_labels
 from .writing import writing
@@ -54,7 +57,7 @@ def run(options: HierarchyOptions) -> int:
     except (ImportError, ValueError, WordNetMissingError) as error:
         raise CommandError(str(error)) from error
     for line in summary(labels, nearest, measures, reference):
-        print(line)
+        print(harmless(" ".join(line.splitlines())))
     print(f"Written to {options.output}: {', '.join([*pictures, 'nearest_labels.csv', 'hierarchy.json'])}")
     return 0
 
@@ -120,15 +123,15 @@ def _write_tables(
     facts: dict[str, Any],
 ) -> None:
     """Write the nearest labels as CSV, and everything as JSON."""
-    import pandas
-
     rows = [
-        (name, rank, other, far)
+        (name, rank, other, f"{far:.6g}")
         for name, others in zip(labels.names, nearest, strict=True)
         for rank, (other, far) in enumerate(others, start=1)
     ]
-    table = pandas.DataFrame(rows, columns=["label", "rank", "nearest", "distance"])
-    table.to_csv(folder / "nearest_labels.csv", index=False, float_format="%.6g", lineterminator="\n")
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n", quoting=quoting(labels.names))  # type: ignore[arg-type]
+    writer.writerows([("label", "rank", "nearest", "distance"), *rows])
+    write_text_atomically(folder / "nearest_labels.csv", table.getvalue())
     record = {
         "model": options.model,
         "label_vectors": labels.source,

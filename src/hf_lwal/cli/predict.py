@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from ..bench.comparison import load_part, quiet
-from ..errors import CommandError
+from ..data.tables import quoting
+from ..errors import CommandError, harmless
 from ..modeling.files import write_text_atomically
 from ..modeling.tasks import TASKS, inferred_task
 from .flags import argument, check_above_0, option
 from .predict_inputs import STANDARD_INPUT, Input, Wanted, loader, read_inputs, say
+from .writing import check_output_file, writing
 
 OUTPUTS = (".csv", ".tsv", ".json", ".jsonl")
 SHOWN = 5
@@ -59,8 +61,9 @@ class PredictOptions:
     def _check_output(self, path: Path) -> None:
         if path.suffix.lower() not in OUTPUTS:
             raise CommandError(f"--output: {self.output!r} must end in {', '.join(OUTPUTS)}.")
-        if path.is_dir() or not path.absolute().parent.is_dir():
-            raise CommandError(f"--output: {self.output!r} is a folder, or lies in one that does not exist.")
+        path = check_output_file(str(path))
+        if not path.absolute().parent.is_dir():
+            raise CommandError(f"--output: {self.output!r} lies in a folder that does not exist: make that first.")
         sources = [Path(word).expanduser() for word in (*self.inputs, self.file) if word is not None]
         if path.exists() and any(source.exists() and path.samefile(source) for source in sources):
             raise CommandError(f"--output: {self.output!r} is what is to be classified; name another file.")
@@ -84,8 +87,9 @@ def run(options: PredictOptions) -> int:
     if options.output is None:
         kept = list(_printed(answers, options.json))
     else:
-        kept = list(answers)
-        write_text_atomically(Path(options.output), _as_file([_record(*entry) for entry in kept], options.output))
+        kept, file = list(answers), Path(options.output).expanduser()
+        with writing(file):
+            write_text_atomically(file, _as_file([_record(*entry) for entry in kept], options.output))
         print(f"Written: {options.output} ({len(kept):,} answers)")
     return _report(kept)
 
@@ -190,7 +194,8 @@ def _as_file(records: Sequence[dict[str, Any]], name: str) -> str:
     import pandas
 
     table = pandas.DataFrame(map(_flat, records), dtype=object)  # which leaves numbers beside gaps what they are
-    return str(table.to_csv(index=False, sep="," if kind == ".csv" else "\t", lineterminator="\n"))
+    separator, quoted = "," if kind == ".csv" else "\t", quoting(table.to_numpy().flat)
+    return str(table.to_csv(index=False, sep=separator, lineterminator="\n", quoting=quoted))
 
 
 def _flat(record: dict[str, Any]) -> dict[str, Any]:
@@ -205,4 +210,4 @@ def _flat(record: dict[str, Any]) -> dict[str, Any]:
 
 def _as_text(name: str, answers: Sequence[dict[str, Any]]) -> str:
     labels = ", ".join(f"{answer['label']} {answer['score']:.3f}" for answer in answers)
-    return f"{labels}\t{' '.join(name.split())}"
+    return harmless(f"{' '.join(labels.split())}\t{' '.join(name.split())}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..data.columns import ID_COLUMNS, LABEL_COLUMNS, TEXT_COLUMNS, named, pair_columns
 from ..data.media import WORDS, cell_name, kind_of, media_files, reader_of, resolve_path, undecoded, with_media
 from ..data.tables import FILES, Tell, decoded, ending, lines_of, read_table, read_text
-from ..errors import CommandError
+from ..errors import CommandError, harmless
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -22,7 +22,7 @@ MEDIA_COLUMNS = ("image", "audio", "file_name", "file", "path", "img", "picture"
 
 def say(note: str) -> None:
     """Print a note beside the answers, not among them."""
-    print(f"Note: {note}.", file=sys.stderr)
+    print(harmless(f"Note: {note}."), file=sys.stderr)
 
 
 @dataclass(frozen=True)

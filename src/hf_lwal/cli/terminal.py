@@ -21,6 +21,8 @@ ESCAPES = "hf_lwal.escapes"
 """Name of the error handler `escaped` among Python's."""
 
 
+LATER = 0.05
+"""Seconds until a signal is sent again, when the object is gone."""
 NOISE = {
     "bitsandbytes.backends.cpu.ops": "Failed to load CPU gemm_4bit_forward",
     "transformers.trainer_utils": "mtime may not be reliable",
@@ -73,18 +75,32 @@ def _watched() -> bool:
 
 @contextmanager
 def termination_as_interrupt() -> Iterator[None]:
-    """Turn SIGTERM into an exception, so that temporary files are removed and the last words are said."""
+    """Turn SIGTERM into an exception, so that temporary files are removed and the last words are said.
+
+    Python drops what is raised while an object is deleted, and the command would go on: then the signal is sent again.
+    """
 
     def end(number: int, frame: FrameType | None) -> None:
         raise Terminated
 
+    def again(dropped: Any) -> None:
+        kind = dropped.exc_type
+        if kind is None or not issubclass(kind, KeyboardInterrupt):
+            report(dropped)
+            return
+        number = signal.SIGTERM if issubclass(kind, Terminated) else signal.SIGINT
+        threading.Timer(LATER, os.kill, (os.getpid(), number)).start()
+
+    report = sys.unraisablehook
     ours = threading.current_thread() is threading.main_thread() and (
         signal.getsignal(signal.SIGTERM) == signal.SIG_DFL  # somebody else's handler stays
     )
     if ours:
         signal.signal(signal.SIGTERM, end)
+        sys.unraisablehook = again
     try:
         yield
     finally:
         if ours:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            sys.unraisablehook = report

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -11,7 +12,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import CommandError
+from ..errors import CommandError, harmless
 from ..modeling.files import write_text_atomically
 from ..training.folder_lock import LOCK_FILE, FolderLock, in_use
 from .flags import argument, check_above_0, option
@@ -20,6 +21,7 @@ from .train_data import fit_tokenizer, load_rows, prepare_rows
 from .train_flags import DEFAULTS, build_arguments, training_values
 from .train_model import Job, build_model, check_max_length, choose_start
 from .train_resume import check_same_model, in_order_of_checkpoint, logging_steps_of
+from .writing import check_output_folder, writing
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
@@ -122,14 +124,20 @@ class TrainOptions:
 
 def run(options: TrainOptions) -> int:
     """Train, measure and write everything; returns the exit code."""
+    options.check()
+    check_given(options.more)
+    output = check_output_folder(str(options.more.get("output_dir") or default_output(options.data)), "--output-dir")
+    resume = options.resume or options.more.get("resume_from_checkpoint") is not None
+    check_output(output, resume or options.overwrite)
+    with writing(output):
+        return _train_and_report(options, output, resume)
+
+
+def _train_and_report(options: TrainOptions, output: Path, resume: bool) -> int:
+    """What comes after the checks of the command line; returns the exit code."""
     from ..settings.applying import knows_its_labels
     from .train_report import report
 
-    options.check()
-    check_given(options.more)
-    output = Path(options.more.get("output_dir") or default_output(options.data)).expanduser()
-    resume = options.resume or options.more.get("resume_from_checkpoint") is not None
-    check_output(output, resume or options.overwrite)
     rehearse(build_arguments(training_values(options.more, from_scratch=False) | {"output_dir": str(output)}))
     job = _prepare(options, output, resume)
     main = build_trainer(job, job.values)
@@ -159,11 +167,21 @@ def run(options: TrainOptions) -> int:
             trained["one-hot from class means"] = _train(build_trainer(job, values), job)
         say(*report(job, trained))
     except KeyboardInterrupt:
-        say("", f"Stopped. To continue from the last checkpoint: hf-lwal train {output}/train.yaml --resume")
+        say("", _how_to_go_on(output))
         raise
     finally:
         lock.release()
     return 0
+
+
+def _how_to_go_on(output: Path) -> str:
+    """How to continue a training that was stopped."""
+    from ..training.checkpoints import last_complete_checkpoint
+
+    command = shlex.join(["hf-lwal", "train", str(output / SETTINGS), "--resume"])
+    if (last := last_complete_checkpoint(output)) is None:
+        return f"Stopped before the first checkpoint was complete. To start anew: {command}"
+    return f"Stopped. To continue from {last}: {command}"
 
 
 def default_output(data: str) -> str:
@@ -176,9 +194,7 @@ def default_output(data: str) -> str:
 
 
 def check_output(output: Path, allowed: bool) -> None:
-    """Refuse a file, and a folder that holds something unless that is what was asked for."""
-    if output.exists() and not output.is_dir():
-        raise CommandError(f"--output-dir must be a folder, but {str(output)!r} is a file.")
+    """Refuse a folder that holds something unless that is what was asked for."""
     first_process = os.environ.get("RANK", "0") == "0"  # the others may find what the first has written already
     if first_process and not allowed and output.is_dir() and any(map(_is_of_a_training, output.iterdir())):
         raise CommandError(
@@ -393,4 +409,4 @@ def portable(value: str) -> str:
 def say(*lines: str) -> None:
     """Print lines, from the first process only."""
     if os.environ.get("RANK", "0") == "0":
-        print(*lines, sep="\n", flush=True)
+        print(*map(harmless, lines), sep="\n", flush=True)

@@ -11,6 +11,7 @@ from ..data import EMBEDDED
 from ..errors import CommandError, reason
 from ..modeling.label_table_file import FILE_NAME
 from ..modeling.tasks import TASKS
+from ..training.folder_lock import LOCK_FILE
 from .train_data import prepare_rows
 
 if TYPE_CHECKING:
@@ -195,10 +196,9 @@ def _push(trainer: LwALTrainer, job: Job) -> str:
 
 
 def written(output: Path) -> list[str]:
-    """Names in the output folder, checkpoints apart."""
-    return sorted(
-        path.name + "/" * path.is_dir() for path in output.iterdir() if not path.name.startswith(("checkpoint-", "."))
-    )
+    """Names in the output folder, checkpoints and what goes at the end apart."""
+    names = [path.name + "/" * path.is_dir() for path in output.iterdir()]
+    return sorted(name for name in names if not name.startswith(("checkpoint-", ".", LOCK_FILE)))
 
 
 def next_steps(job: Job, trainer: LwALTrainer) -> list[str]:

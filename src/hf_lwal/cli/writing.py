@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..errors import CommandError
+from ..errors import CommandError, DiskError, disk_fault
+
+LONGEST_NAME = 120
+"""Characters of a place that an error shows."""
 
 
 def check_output_folder(name: str, flag: str = "--output") -> Path:
@@ -16,10 +19,10 @@ def check_output_folder(name: str, flag: str = "--output") -> Path:
     Raises:
         CommandError: it is a file, or nothing can be written there.
     """
-    folder = Path(name).expanduser()
+    folder = _named(name, flag)
     place = _nearest(folder)
     if not place.is_dir():
-        what = "it" if place == folder else repr(str(place))
+        what = "it" if place == folder.absolute() else repr(str(place))
         raise CommandError(f"{flag} must be a folder, but {name!r} cannot be one: {what} is a file.")
     _check_writable(place, name, flag)
     return folder
@@ -31,14 +34,44 @@ def check_output_file(name: str, flag: str = "--output") -> Path:
     Raises:
         CommandError: it is a folder, a device or a pipe, or nothing can be written there.
     """
-    file = Path(name).expanduser()
+    file = _named(name, flag)
     if file.is_dir():
         raise CommandError(f"{flag} must be a file, but {name!r} is a folder: name a file in it.")
     if file.exists() and not file.is_file():
         raise CommandError(f"{flag} must be a file that can be read again, but {name!r} is a device or a pipe.")
-    check_output_folder(str(file.parent), flag)
+    place = _nearest(file.parent)
+    if not place.is_dir():
+        raise CommandError(f"{flag}: {name!r} cannot be written, since {str(place)!r} is a file and no folder.")
+    _check_writable(place, name, flag)
     _check_writable(_nearest(file), name, flag)
     return file
+
+
+def _named(name: str, flag: str) -> Path:
+    """The path that a name means.
+
+    Raises:
+        CommandError: no file can be called so, or a link in it leads nowhere.
+    """
+    try:
+        path = Path(name).expanduser()
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        dead = next((place for place in (path, *path.parents) if place.is_symlink() and not place.exists()), None)
+        if dead is not None:
+            raise CommandError(
+                f"{flag}: {name!r} cannot be written, since {str(dead)!r} is a link to {os.readlink(dead)!r}, which "
+                "does not exist: make that, or name another place."
+            ) from None
+    except (OSError, RuntimeError, ValueError) as error:  # too long, links in a circle; an unknown ~user; a zero byte
+        why = getattr(error, "strerror", None) or " ".join(str(error).split()).rstrip(".")
+        raise CommandError(f"{flag}: {shortened(name)!r} is no name that can be written to ({why}).") from error
+    return path
+
+
+def shortened(name: str) -> str:
+    """A name with its middle left out where it is very long."""
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME // 2]}…{name[-LONGEST_NAME // 2 :]}"
 
 
 def _nearest(path: Path) -> Path:
@@ -57,14 +90,13 @@ def writing(place: str | os.PathLike[str]) -> Iterator[None]:
     """Turn what a full disk or a folder without permission raises into a sentence.
 
     Raises:
-        CommandError: something inside could not be written.
+        DiskError: something inside could not be written.
     """
-    from safetensors import SafetensorError
-
     try:
         yield
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
-        raise CommandError(
-            f"{os.fspath(place)!r} could not be written ({reason}): make room there, or name another place."
+    except Exception as error:
+        if (why := disk_fault(error)) is None:
+            raise
+        raise DiskError(
+            f"{shortened(os.fspath(place))!r} could not be written ({why}): make room there, or name another place."
         ) from error

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import bz2
+import csv
 import gzip
 import json
 import logging
 import lzma
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,18 @@ COMPRESSED: dict[str, Callable[[bytes], bytes]] = {
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 FILES = (*SEPARATORS, ".json", ".jsonl", ".ndjson", ".parquet")
 """Endings of tables; all but parquet may be compressed."""
+
+
+def quoting(texts: Iterable[Any]) -> int:
+    r"""How to quote a table of csv that is about to be written.
+
+    A carriage return alone is left bare by Python before 3.13, and is then read as the end of a row.
+
+    >>> quoting(["a", 1]) == csv.QUOTE_MINIMAL, quoting(["a\rb"]) == csv.QUOTE_ALL
+    (True, True)
+    """
+    bare = any(isinstance(text, str) and "\r" in text for text in texts)
+    return csv.QUOTE_ALL if bare else csv.QUOTE_MINIMAL
 
 
 def log_note(note: str) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..hierarchy.tree import neighbourhood
 from ..modeling.algorithm import LabelSettings
+from ..modeling.loading import readable_weights
 from ..modeling.modeling_lwal import LwALPreTrainedModel
 from ..modeling.tasks import TASKS, task_of_class
 from .facts import CardFacts, LabelFacts, fill_in, read_facts
@@ -144,12 +145,13 @@ def _load(folder: Path) -> PreTrainedModel:
 
     try:
         read_json(folder / "config.json")
-        config = AutoConfig.from_pretrained(folder)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         if config.model_type == "lwal":
-            model: PreTrainedModel = AutoModelForLwALClassification.from_pretrained(folder)
+            model: PreTrainedModel = AutoModelForLwALClassification.from_pretrained(folder, trust_remote_code=False)
             return model
         task = _task(config, next(iter(config.architectures or ()), ""))
-        return TASKS[task].stock.from_pretrained(folder)
+        with readable_weights(folder):
+            return TASKS[task].stock.from_pretrained(folder, trust_remote_code=False)
     except (OSError, KeyError, ValueError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"The model in {str(folder)!r} could not be loaded: {reason}") from error

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import unicodedata
 from collections.abc import Sequence
+
+from ..errors import is_harmless
 
 LONGEST = 80
 """Characters of a name that are shown; a label may be a whole paragraph."""
 
-_JOINERS = "\u200c\u200d"  # needed in Persian and Indic scripts and in emoji, and harmless
 _PLAIN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9 ()-]|(?<=\d)\.(?=\d))*")
 
 
@@ -21,12 +21,8 @@ def visible(text: str, longest: int = LONGEST) -> str:
     'a b\\u202ec'
     """
     line = " ".join(str(text).split())
-    shown = "".join(char if _is_harmless(char) else f"\\u{ord(char):04x}" for char in line)
+    shown = "".join(char if is_harmless(char) else f"\\u{ord(char):04x}" for char in line)
     return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
-
-
-def _is_harmless(char: str) -> bool:
-    return char in _JOINERS or unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
 
 
 def code(text: str, longest: int = LONGEST) -> str:
@@ -50,7 +46,7 @@ def fenced(text: str, language: str = "") -> str:
 
 def visible_line(line: str) -> str:
     """A line with its spaces, and without characters that hide or reorder others."""
-    return "".join(char if _is_harmless(char) else f"\\u{ord(char):04x}" for char in line.expandtabs())
+    return "".join(char if is_harmless(char) else f"\\u{ord(char):04x}" for char in line.expandtabs())
 
 
 def plain(text: str, longest: int = 500) -> str:

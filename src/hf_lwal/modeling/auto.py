@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
+from functools import partial
 from pathlib import Path
 from types import MethodType
 from typing import Any, Literal, overload
@@ -36,6 +37,7 @@ from .loading import (
     check_weights,
     default_embedding_dim,
     listed,
+    load_whole,
     readable_weights,
     rows_of,
     stored_label_names,
@@ -147,33 +149,9 @@ class AutoModelForLwALClassification:
                 row, arguments contradict each other, or weights do not fit.
             OSError: a file cannot be read.
         """
-        for removed in ("from_tf", "from_flax"):
-            kwargs.pop(removed, None)
         name = pretrained_model_name_or_path
-        shapes = stored_shapes(name, kwargs)
-        native, id2label = _native_config(name, config, kwargs)
-        refuse_other_problems(native)
-        if isinstance(native, LwALConfig):
-            _refuse_for_lwal(name, native, task, keep_head)
-            _check_pooling(native, pooling, normalize)
-            model, info = _load_lwal(name, native, id2label, embedding_dim, kwargs)
-            return (model, info) if output_loading_info else model
-        task = inferred_task(native, task)
-        hub = {key: kwargs[key] for key in HUB_KEYWORDS if key in kwargs}
-        native = _pooled(native, task, name, pooling, normalize, keep_head, hub)
-        settings = _settings(native, task, id2label, embedding_dim, keep_head)
-        encoder_config = with_architectures(copy.deepcopy(native))
-        encoder_config.num_labels = settings["embedding_dim"]
-        any_size = kwargs.pop("ignore_mismatched_sizes", False)
-        kwargs["quantization_config"] = sparing(kwargs.get("quantization_config"), settings["head_name"])
-        with readable_weights(name, shapes):
-            encoder, info = TASKS[task].stock.from_pretrained(
-                name, config=encoder_config, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs
-            )
-        check_weights(encoder, name)
-        _check_backbone(encoder, settings, info, any_size, str(name))
-        _renew_head(encoder, settings, info, keep_head, str(name))
-        model = wrap(encoder, settings)
+        load = partial(_load, name, config, embedding_dim=embedding_dim, task=task, keep_head=keep_head)
+        model, info = load_whole(name, lambda: load(dict(kwargs), pooling=pooling, normalize=normalize))
         return (model, info) if output_loading_info else model
 
     @classmethod
@@ -515,6 +493,45 @@ def _check_pooling(config: LwALConfig, pooling: str | None, normalize: bool | No
             f"This checkpoint was trained with pooling={config.pooling!r}, normalize={own}: leave both out, "
             "or start from the backbone."
         )
+
+
+def _load(
+    name: str | os.PathLike[str],
+    config: PreTrainedConfig | str | os.PathLike[str] | None,
+    kwargs: dict[str, Any],
+    *,
+    embedding_dim: int | str | None,
+    task: str | None,
+    keep_head: bool,
+    pooling: str | None,
+    normalize: bool | None,
+) -> tuple[LwALPreTrainedModel, dict[str, Any]]:
+    """Load or build a model, and what transformers says of its weights; arguments as in ``from_pretrained``."""
+    for removed in ("from_tf", "from_flax"):
+        kwargs.pop(removed, None)
+    shapes = stored_shapes(name, kwargs)
+    native, id2label = _native_config(name, config, kwargs)
+    refuse_other_problems(native)
+    if isinstance(native, LwALConfig):
+        _refuse_for_lwal(name, native, task, keep_head)
+        _check_pooling(native, pooling, normalize)
+        return _load_lwal(name, native, id2label, embedding_dim, kwargs)
+    task = inferred_task(native, task)
+    hub = {key: kwargs[key] for key in HUB_KEYWORDS if key in kwargs}
+    native = _pooled(native, task, name, pooling, normalize, keep_head, hub)
+    settings = _settings(native, task, id2label, embedding_dim, keep_head)
+    encoder_config = with_architectures(copy.deepcopy(native))
+    encoder_config.num_labels = settings["embedding_dim"]
+    any_size = kwargs.pop("ignore_mismatched_sizes", False)
+    kwargs["quantization_config"] = sparing(kwargs.get("quantization_config"), settings["head_name"])
+    with readable_weights(name, shapes):
+        encoder, info = TASKS[task].stock.from_pretrained(
+            name, config=encoder_config, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs
+        )
+    check_weights(encoder, name)
+    _check_backbone(encoder, settings, info, any_size, str(name))
+    _renew_head(encoder, settings, info, keep_head, str(name))
+    return wrap(encoder, settings), info
 
 
 def _load_lwal(

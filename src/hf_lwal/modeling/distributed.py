@@ -130,3 +130,9 @@ def largest_of_ranks(number: int, device: torch.device) -> int:
     largest = torch.tensor([number], device=device)
     dist.all_reduce(largest, dist.ReduceOp.MAX)
     return int(largest)
+
+
+def peer_is_gone(error: BaseException) -> bool:
+    """Whether an error says that another process of the group ended, or no longer answers."""
+    said = any(words in str(error) for words in ("gloo/transport", "gloo::", "NCCL", "closed by peer"))
+    return said or (dist.is_available() and isinstance(error, (dist.DistBackendError, dist.DistNetworkError)))

@@ -6,10 +6,11 @@ import logging
 import os
 import re
 import unicodedata
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from pickle import UnpicklingError
+from typing import Any, NoReturn, TypeVar
 from zipfile import is_zipfile
 
 import torch
@@ -26,6 +27,8 @@ from .stored_files import REMEDY, Shapes
 
 logger = logging.getLogger(__name__)
 
+Loaded = TypeVar("Loaded")
+
 NOT_IN_THE_CONFIG = ("dtype", "torch_dtype", "quantization_config")
 """Keywords of ``from_pretrained`` that transformers keeps from the configuration, which would swallow them."""
 TABLE_SIZES = "classifier.label_vectors"
@@ -34,6 +37,8 @@ LARGEST = 1e15
 """Weights and label vectors beyond make sums of squares that overflow; no training ends with them."""
 CHECKED = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 """Types of weights whose numbers are looked at; packed ones are not numbers by themselves."""
+MOST_LOADS = 20
+"""How often a model is loaded anew that is saved at the same time."""
 SHOWN = 8
 """How many names an error lists."""
 
@@ -69,6 +74,43 @@ def configuration_of(
             return config, keywords, None
         keywords = kept | unused
     return config, keywords, stored_label_names(name, hub)
+
+
+def load_whole(name: Any, load: Callable[[], Loaded]) -> Loaded:
+    """What ``load`` returns, called again as long as the files that it reads are replaced meanwhile.
+
+    A configuration of before and weights of after would be a model with the names of other labels.
+
+    Args:
+        name: Hub id or local folder; only files of a folder are looked at.
+        load: reads configuration and weights from there.
+
+    Raises:
+        OSError: the files are replaced all the time.
+    """
+    for _ in range(MOST_LOADS):
+        before = _versions(name)
+        try:
+            found = load()
+        except (OSError, ValueError, RuntimeError):
+            if _versions(name) == before:
+                raise
+            continue
+        if _versions(name) == before:
+            return found
+    raise OSError(f"{name} was written to during each of {MOST_LOADS} attempts to load it: wait until that has ended.")
+
+
+def _versions(name: Any) -> dict[str, tuple[int, int]]:
+    """Which files of a folder hold configuration and weights now."""
+    if not isinstance(name, str | os.PathLike) or not os.path.isdir(name):
+        return {}
+    found = {}
+    for path in Path(name).iterdir():
+        if path.name.endswith((".safetensors", ".index.json", "config.json")):
+            with suppress(FileNotFoundError):  # a shard of before
+                found[path.name] = (path.stat().st_ino, path.stat().st_mtime_ns)
+    return found
 
 
 def refuse_other_types(name: Any, stored: dict[str, Any]) -> None:
@@ -219,16 +261,21 @@ def default_embedding_dim(num_labels: int, in_features: int | None) -> int:
 
 
 @contextmanager
-def readable_weights(name: str | os.PathLike[str], shapes: Shapes | None) -> Iterator[None]:
+def readable_weights(name: str | os.PathLike[str], shapes: Shapes | None = None) -> Iterator[None]:
     """Say which file cannot be read, and what to do, where loading a model fails.
 
     Args:
         name: of the model.
-        shapes: of its weights, from `stored_shapes`; a model that is far larger is not built.
+        shapes: of its weights, from `stored_shapes`: a model that is far larger is not built; None for no limit.
     """
     try:
         with no_larger_than(shapes, name):
             yield
+    except UnpicklingError as error:
+        raise OSError(
+            f"The weights of {name} were not read: they hold Python objects besides tensors, which could run any "
+            "code. Get the model as safetensors, or from someone you trust."
+        ) from error
     except Exception as error:  # what reading torch's files raises has no common class
         unreadable = _unreadable_file(name)
         if unreadable is not None or isinstance(error, SafetensorError):

@@ -7,6 +7,7 @@ logits is the embedding z. Nothing else of the architecture changes.
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
 import os
 from collections.abc import Iterable, Sequence
@@ -45,6 +46,7 @@ from .loading import (
     check_loaded,
     check_table_sizes,
     configuration_of,
+    load_whole,
     readable_weights,
     refuse_other_labels,
     rows_of,
@@ -56,7 +58,7 @@ from .open_set import OpenSet
 from .probe_start import fit_start
 from .quantisation import sparing
 from .row_blocks import Distances
-from .saving import check_can_be_loaded_again, check_labels_fit
+from .saving import check_can_be_loaded_again, check_labels_fit, saved_together
 from .start import StartSamples, collect, finite_samples, warn_of_alike_rows, warn_of_missing_classes
 from .stored_files import stored_shapes
 
@@ -295,8 +297,10 @@ class LwALPreTrainedModel(LabelAudit, LabelEditing, NameStart, OpenSet, Calibrat
         self.bring_labels_up_to_date()
         if self._auto_class is None:
             forget_code(self.config)
-        super().save_pretrained(save_directory, *args, **kwargs)
-        if kwargs.get("is_main_process", True):
+        given = inspect.signature(super().save_pretrained).bind_partial(save_directory, *args, **kwargs).arguments
+        with saved_together(save_directory, given) as folder:
+            super().save_pretrained(folder, *args, **kwargs)
+        if given.get("is_main_process", True):
             self.write_companions(save_directory, include_code)
 
     def write_companions(self, folder: str | os.PathLike[str], include_code: bool | None = None) -> None:
@@ -370,6 +374,19 @@ class LwALPreTrainedModel(LabelAudit, LabelEditing, NameStart, OpenSet, Calibrat
             OSError: a file cannot be read.
         """
         name = pretrained_model_name_or_path
+        model, info = load_whole(name, lambda: cls._loaded(name, args, config, ignore_mismatched_sizes, dict(kwargs)))
+        return (model, info) if output_loading_info else model
+
+    @classmethod
+    def _loaded(
+        cls,
+        name: str | os.PathLike[str],
+        args: Sequence[Any],
+        config: Any,
+        ignore_mismatched_sizes: bool,
+        kwargs: dict[str, Any],
+    ) -> tuple[Self, dict[str, Any]]:
+        """Load a model and what transformers says of the weights; arguments as in `from_pretrained`."""
         for removed in ("from_tf", "from_flax"):
             kwargs.pop(removed, None)
         shapes = stored_shapes(name, kwargs)
@@ -394,7 +411,7 @@ class LwALPreTrainedModel(LabelAudit, LabelEditing, NameStart, OpenSet, Calibrat
         check_label_table_file(name, model.label_table.counts, model.config.label_names)
         if asked is not None:
             take_labels(model, name, asked)
-        return (model, info) if output_loading_info else model
+        return model, info
 
 
 class LwALForSequenceClassification(LwALPreTrainedModel):

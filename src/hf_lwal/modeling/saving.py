@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +16,7 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 
 from .configuration_lwal import match_label_names
 from .core import LabelTableModel
+from .files import staged
 from .heads import is_plain_linear, stock_from_config
 from .loading import listed
 
@@ -22,6 +28,8 @@ DROPOUT = "Dropout"
 KNOWN_FORWARDS = {"accelerate", "deepspeed", "kernels", "liger_kernel", "peft", "torch", "transformers"}
 """Packages that replace a module's ``forward`` by one that computes the same."""
 
+_SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors|model\.safetensors(\.index\.json)?")
+"""Weights as transformers calls them; those of an earlier save in other pieces would be read instead."""
 WRAPPERS = ("peft.", "torch.distributed.", "torch._dynamo.", "deepspeed.", "transformer_engine.", "torchao.")
 """Where the modules come from that stand for others while a model is trained."""
 
@@ -61,6 +69,32 @@ def check_can_be_loaded_again(model: LabelTableModel) -> None:
             "transformers' Auto classes before the model is built, or keep the weights with "
             "torch.save(model.state_dict(), path)."
         )
+
+
+@contextmanager
+def saved_together(directory: str | os.PathLike[str], given: Mapping[str, Any]) -> Iterator[str | os.PathLike[str]]:
+    """The folder to save a model into, whose files go into ``directory`` all together, or none after an error.
+
+    transformers writes the configuration first: where the weights then find no room, those of an earlier model would
+    stand below the names of other labels.
+
+    Args:
+        directory: where the model is to be.
+        given: arguments of ``save_pretrained`` by their names. A push, and a save of several ranks, goes into
+            ``directory`` itself.
+    """
+    several = not given.get("is_main_process", True) or given.get("distributed_checkpoint", False)
+    if several or given.get("push_to_hub", False):
+        yield directory
+        return
+    place = Path(directory)
+    with staged(place) as folder:
+        yield folder
+        saved = {path.name for path in folder.iterdir()}
+    if saved & {"model.safetensors", "model.safetensors.index.json"}:
+        for shard in place.glob("model*.safetensors*"):
+            if shard.name not in saved and _SHARD.fullmatch(shard.name):
+                shard.unlink()
 
 
 def changed_parts(model: LabelTableModel) -> str | None:

@@ -170,7 +170,8 @@ def text_embeddings(names: Sequence[str], model: str, batch_size: int = 64) -> T
     """
     from transformers import AutoModel, AutoTokenizer
 
-    tokenizer, encoder = AutoTokenizer.from_pretrained(model), AutoModel.from_pretrained(model).float().eval()
+    tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+    encoder = AutoModel.from_pretrained(model, trust_remote_code=False).float().eval()
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     means = []

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..metrics import steps_to_accuracy
-from .figures import GREY, new_figure, save_figure
+from .figures import GREY, drawn_name, drawn_text, new_figure, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -81,7 +81,7 @@ def _draw_lines(
     for name, points in curves.items():
         steps, values = np.asarray(points, dtype=np.float64).reshape(-1, 2).T
         style = REFERENCE if name == reference else next(styles)
-        (line,) = axes.plot(steps, values, markersize=4, markeredgewidth=0.0, label=name, **style)
+        (line,) = axes.plot(steps, values, markersize=4, markeredgewidth=0.0, label=drawn_text(name), **style)
         colours[name] = line.get_color()
         if name in spread:
             deviation = np.asarray(spread[name], dtype=np.float64)
@@ -130,7 +130,9 @@ def _mark_target(
 ) -> None:
     """Draw the reference's best value, and where each method first reaches it."""
     target = max(value for _, value in curves[reference])
-    axes.axhline(target, color=GREY, linestyle=":", linewidth=1.0, label=f"best of {reference}: {target:.1f}")
+    axes.axhline(
+        target, color=GREY, linestyle=":", linewidth=1.0, label=drawn_text(f"best of {reference}: {target:.1f}")
+    )
     bottom = axes.get_ylim()[0]
     at = Counter[float]()
     for name, points in curves.items():
@@ -172,7 +174,7 @@ def plot_label_drift(
         low, high = 100.0 * np.percentile(values, (10, 90), axis=1)
         axes.fill_between(steps, low, high, alpha=0.2, lw=0, label="10th to 90th percentile of the labels")
         for label in np.argsort(-values.sum(axis=0), kind="stable")[: 3 if len(top) else 0]:
-            axes.plot(steps, 100.0 * values[:, label], "--", linewidth=1.0, label=top[label])
+            axes.plot(steps, 100.0 * values[:, label], "--", linewidth=1.0, label=drawn_name(top[label]))
         axes.legend(fontsize=8)
     axes.set(xlabel="optimizer steps", ylabel="moved (% of the distance\nbetween two labels)", title=title)
     axes.set_ylim(bottom=0.0)

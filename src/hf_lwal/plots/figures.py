@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..errors import harmless
 from ..modeling.files import replacing
 
 if TYPE_CHECKING:
@@ -107,8 +108,17 @@ def drawn_name(name: str) -> str:
     '5 \\$ or 6 \\$'
     """
     line = " ".join(str(name).split())
-    line = line if len(line) <= LONGEST_NAME else f"{line[: LONGEST_NAME - 1]}…"
-    return line.replace("$", r"\$")
+    return drawn_text(line if len(line) <= LONGEST_NAME else f"{line[: LONGEST_NAME - 1]}…")
+
+
+def drawn_text(text: str) -> str:
+    r"""A text of which a picture shows every letter.
+
+    >>> drawn_text("_5 $"), drawn_text("half \ud83d")
+    (' _5 \\$', 'half �')
+    """
+    shown = harmless(text).replace("$", r"\$")
+    return f" {shown}" if shown.startswith("_") else shown  # which hides a line from the legend
 
 
 def room_beyond(names: Sequence[str], usual: float) -> float:

@@ -8,11 +8,12 @@ from typing import Any
 
 from transformers.trainer_utils import SaveStrategy
 
+from ..errors import WriteError, disk_fault
 from ..modeling.distributed import first_rank_says
 from ..modeling.label_table_file import write_label_table_file
 from ..modeling.peft_support import active_adapters
 from ..objectives import has_state, load_objective, save_objective
-from .checkpoints import forget_state_file
+from .checkpoints import forget_state_file, remove_half, what_is_left
 from .folder_lock import FolderLock, in_use
 from .state_checks import write_checksums
 from .transformers_internals import TrainerPart
@@ -53,6 +54,19 @@ class Checkpointing(TrainerPart):
     def checkpoint_begins(self, folder: str) -> None:
         """A checkpoint that is written over is not whole until its last file is."""
         forget_state_file(folder)
+
+    def checkpoint_failed(self, folder: str, error: BaseException) -> None:
+        """Half a checkpoint goes, with the room it takes; what is left to resume from is said.
+
+        Raises:
+            WriteError: it could not be written.
+        """
+        if self.trainer.args.should_save:
+            remove_half(folder)
+        if (why := disk_fault(error)) is not None:
+            raise WriteError(
+                f"{folder} could not be written ({why}): make room there. {what_is_left(self.trainer.args.output_dir)}"
+            ) from error
 
     def model_saved(self, folder: str) -> None:
         """An adapter saves itself only: the label table for people goes beside it."""

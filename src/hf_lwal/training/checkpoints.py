@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -229,6 +230,20 @@ def forget_state_file(checkpoint: str | os.PathLike[str]) -> None:
     """Mark a checkpoint that is about to be written over as incomplete: it would be half old and half new."""
     for name in (STATE_FILE, CHECKSUMS):
         Path(checkpoint, name).unlink(missing_ok=True)
+
+
+def remove_half(checkpoint: str | os.PathLike[str]) -> None:
+    """Delete a checkpoint whose writing failed, unless it was whole by then."""
+    if not Path(checkpoint, STATE_FILE).exists():
+        shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+def what_is_left(output_dir: str | os.PathLike[str]) -> str:
+    """Sentence that says from which checkpoint a training that ended early can go on."""
+    last = last_complete_checkpoint(output_dir)
+    if last is None:
+        return f"No checkpoint in {os.fspath(output_dir)} is complete, so there is none to resume from."
+    return f"The last complete checkpoint is {last}: resume_from_checkpoint=True continues from it."
 
 
 def _is_cut_off(path: Path) -> bool:

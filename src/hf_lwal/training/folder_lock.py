@@ -16,14 +16,15 @@ LOCK_FILE = "_training.lock"
 
 
 class FolderLock:
-    """The right to train into a folder, of one process; the same process may take it several times.
+    """The right to write into a folder, of one process; the same process may take it several times.
 
     Args:
         folder: the output folder; made where it does not exist.
+        name: of the file that stands for what is written there.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.path = Path(folder, LOCK_FILE).absolute()
+    def __init__(self, folder: str | os.PathLike[str], name: str = LOCK_FILE) -> None:
+        self.path = Path(folder, name).absolute()
         self._lock: FileLock | None = None
 
     def take(self) -> bool:
@@ -39,6 +40,8 @@ class FolderLock:
             lock.acquire()
         except Timeout:
             return False
+        except (OSError, NotImplementedError):  # a full disk, or a file system without locks
+            return True
         self._lock = lock
         return True
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, SupportsIndex
 
 from huggingface_hub import HfApi
 from transformers.trainer_utils import HubStrategy, rotate_checkpoints
@@ -22,6 +22,31 @@ from .transformers_internals import TrainerPart
 logger = logging.getLogger(__name__)
 
 WITH_CHECKPOINTS = (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS)
+
+
+class Secret(str):
+    """A token that no file holds: ``training_args.bin``, which every save and every push carries, has None for it."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        return self.__reduce__()
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+
+def keep_secret(args: Any) -> None:
+    """Let no token in training arguments be written with them."""
+    for name, value in vars(args).items():
+        if name.endswith("_token") and isinstance(value, str):
+            setattr(args, name, Secret(value))
 
 
 class HubPushes(TrainerPart):
@@ -100,7 +125,8 @@ class HubPushes(TrainerPart):
             )
 
     def model_saving(self, folder: str) -> None:
-        """PEFT replaces tags and base model in the card at every save: keep it as it was."""
+        """PEFT replaces tags and base model in the card at every save: keep it as it was; and tokens stay here."""
+        keep_secret(self.trainer.args)
         card = Path(folder, "README.md")
         self._card = card.read_bytes() if self.trainer.args.should_save and card.is_file() else None
 
@@ -122,6 +148,7 @@ class HubPushes(TrainerPart):
         """
         trainer = self.trainer
         args, strategy = trainer.args, trainer.args.hub_strategy
+        keep_secret(args)
         if strategy == HubStrategy.END:
             return False
         if args.hub_always_push or (strategy in WITH_CHECKPOINTS and args.save_total_limit is not None):

@@ -14,15 +14,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer_utils import TrainOutput, has_length
+from transformers.trainer_utils import SaveStrategy, TrainOutput, has_length
 
 from ..data.labels import CheckedCollator
 from ..data.sample_ids import ROW_WEIGHT, SAMPLE_ID
+from ..errors import reason
 from ..metrics import AccuracyAndF1
 from ..modeling.compat import untested_release
 from ..modeling.configuration_lwal import match_label_names
 from ..modeling.core import LwALClassifierOutput
-from ..modeling.distributed import all_reduce_sum, broadcast_, world_size
+from ..modeling.distributed import all_reduce_sum, broadcast_, peer_is_gone, world_size
 from ..modeling.functional import IGNORE_INDEX
 from ..modeling.modeling_lwal import LwALPreTrainedModel
 from ..modeling.peft_support import check_adapter, check_trainable, core_model
@@ -33,7 +34,12 @@ from ..settings.training_args import LwALSettings, LwALTrainingArguments, resolv
 from .best_model import BestModel
 from .callbacks import CentroidRefreshCallback
 from .checkpointing import Checkpointing
-from .checkpoints import check_labels_of_checkpoint, check_weights_of_checkpoint, checkpoint_to_resume
+from .checkpoints import (
+    check_labels_of_checkpoint,
+    check_weights_of_checkpoint,
+    checkpoint_to_resume,
+    what_is_left,
+)
 from .checks import (
     check_finite,
     check_ranks,
@@ -193,6 +199,18 @@ class LwALTrainer(HookedTrainer):
         try:
             with self._best_model.in_arguments(), self._checkpointing.alone(trial):
                 output = super().train(checkpoint, trial, *args, **kwargs)
+        except KeyboardInterrupt:
+            if self.args.save_strategy != SaveStrategy.NO and self.is_world_process_zero():
+                left = what_is_left(self.args.output_dir)
+                logger.warning("Training was interrupted after step %d. %s", self.state.global_step, left)
+            raise
+        except RuntimeError as error:
+            if not peer_is_gone(error):
+                raise
+            raise RuntimeError(
+                f"Another process of this training ended after step {self.state.global_step}, and its own last lines "
+                f"say why; without it this one cannot go on ({reason(error)}). {what_is_left(self.args.output_dir)}"
+            ) from error
         finally:
             if (model := self.lwal_model) is not None:
                 model.label_tracking = "forward"

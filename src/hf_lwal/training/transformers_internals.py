@@ -15,6 +15,7 @@ from typing import Any
 from weakref import ref
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import Trainer
@@ -75,6 +76,9 @@ class TrainerPart:
 
     def checkpoint_begins(self, folder: str) -> None:
         """On the rank that saves, before a checkpoint is written into ``folder``."""
+
+    def checkpoint_failed(self, folder: str, error: BaseException) -> None:
+        """After an error in writing a checkpoint, on every rank that had one."""
 
     def model_saving(self, folder: str) -> None:
         """Before weights are written into ``folder``, on every rank."""
@@ -173,11 +177,15 @@ class HookedTrainer(Trainer):
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        if self.args.should_save:
-            name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        folder = os.path.join(self._get_output_dir(trial=trial), f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
+        try:
+            for part in self._parts if self.args.should_save else ():
+                part.checkpoint_begins(folder)
+            super()._save_checkpoint(model, trial)
+        except (OSError, RuntimeError, SafetensorError, KeyboardInterrupt) as error:
             for part in self._parts:
-                part.checkpoint_begins(os.path.join(self._get_output_dir(trial=trial), name))
-        super()._save_checkpoint(model, trial)
+                part.checkpoint_failed(folder, error)
+            raise
 
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)
