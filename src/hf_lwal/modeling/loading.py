@@ -271,13 +271,13 @@ def readable_weights(name: str | os.PathLike[str], shapes: Shapes | None = None)
     try:
         with no_larger_than(shapes, name):
             yield
-    except UnpicklingError as error:
-        raise OSError(
-            f"The weights of {name} were not read: they hold Python objects besides tensors, which could run any "
-            "code. Get the model as safetensors, or from someone you trust."
-        ) from error
     except Exception as error:  # what reading torch's files raises has no common class
         unreadable = _unreadable_file(name)
+        if isinstance(error, UnpicklingError) and (unreadable is None or "GLOBAL" in str(error)):
+            raise OSError(
+                f"The weights of {name} were not read: they hold Python objects besides tensors, which could run any "
+                "code. Get the model as safetensors, or from someone you trust."
+            ) from error
         if unreadable is not None or isinstance(error, SafetensorError):
             what, why = unreadable or f"The weights file of {name}", str(error).partition(". ")[0]
             raise OSError(
