@@ -107,11 +107,11 @@ def _as_text(facts: dict[str, Any]) -> str:
 def check_label_table_file(directory: str | os.PathLike[str], counts: Tensor, names: dict[int, str]) -> None:
     """Warn once when a local ``label_table.json`` does not describe the loaded table, which wins."""
     path = Path(directory) / FILE_NAME
-    if not path.is_file():
+    if not path.exists():
         return
     recorded = None
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None  # a device has no end
         described = [(entry["id"], entry["name"], entry["count"]) for entry in content["labels"]]
         recorded = content.get("checksums")
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
