@@ -218,18 +218,20 @@ def test_weights_of_the_encoder_that_no_training_ends_with(saved, tmp_path, name
         AutoModelForLwALClassification.from_pretrained(tmp_path)
 
 
-@pytest.mark.parametrize("what", ["a bit", "a setting", "nothing", "an older save"])
+@pytest.mark.parametrize("what", ["a bit", "a setting", "nothing", "an older save", "another file"])
 def test_files_that_changed_since_they_were_saved(saved, tmp_path, caplog, what):
     """A flipped bit is a finite number like any other: only the checksum knows that it answers otherwise."""
     files = dict(saved["bert"].files)
     if what == "a bit":
         files[WEIGHTS] = files[WEIGHTS][:-200] + bytes([files[WEIGHTS][-200] ^ 1]) + files[WEIGHTS][-199:]
+    if what == "another file":
+        write({"model-00001-of-00002.safetensors": files[WEIGHTS]}, tmp_path)
     if what == "an older save":
         table = json.loads(files[TABLE])
         files[TABLE] = json.dumps({name: table[name] for name in table if name != "checksums"}).encode()
     changed(files, tmp_path, **({"encoder__num_attention_heads": 4} if what == "a setting" else {}))
     loaded = AutoModelForLwALClassification.from_pretrained(tmp_path)
-    named = {"a bit": WEIGHTS, "a setting": CONFIG}.get(what)
+    named = {"a bit": WEIGHTS, "a setting": CONFIG, "another file": "model-00001-of-00002.safetensors"}.get(what)
     assert [f"{named} in {tmp_path} is no longer what was saved" in record.message for record in caplog.records] == (
         [True] if named else []
     )
@@ -247,6 +249,16 @@ def test_a_device_in_the_place_of_a_file(saved, tmp_path, name):
     (tmp_path / name).symlink_to("/dev/zero")
     with bounded(), pytest.raises(OSError, match=rf"{name} is no file\. Copy"):
         AutoModelForLwALClassification.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("what", ["folder", "device"])
+def test_a_label_table_that_is_no_file(saved, tmp_path, caplog, what):
+    """It looked as if there were none, and so nothing was compared with it."""
+    write({key: value for key, value in saved["bert"].files.items() if key != TABLE}, tmp_path)
+    (tmp_path / TABLE).mkdir() if what == "folder" else (tmp_path / TABLE).symlink_to("/dev/zero")
+    with bounded():
+        AutoModelForLwALClassification.from_pretrained(tmp_path)
+    assert "does not describe the label table" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .files import write_text_atomically
-from .stored_files import changed_files, checksums
+from .stored_files import changed_files, checksums, read_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -107,14 +107,14 @@ def _as_text(facts: dict[str, Any]) -> str:
 def check_label_table_file(directory: str | os.PathLike[str], counts: Tensor, names: dict[int, str]) -> None:
     """Warn once when a local ``label_table.json`` does not describe the loaded table, which wins."""
     path = Path(directory) / FILE_NAME
-    if not path.is_file():
+    if not path.exists():
         return
     recorded = None
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         described = [(entry["id"], entry["name"], entry["count"]) for entry in content["labels"]]
         recorded = content.get("checksums")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, KeyError, TypeError):
         described = None
     if described != [(index, names[index], count) for index, count in enumerate(counts.tolist())]:
         logger.warning(

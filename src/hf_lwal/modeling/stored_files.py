@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,8 @@ MOST_COMPARED = 2**32
 """Bytes of weights that are compared with their checksum, which takes about a second."""
 ANSWERS = ("encoder_config", "head_name", "initial_labels", "preset", "space", "task")
 """Settings that predictions depend on."""
+
+_SHARD = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -90,6 +93,9 @@ def stored_shapes(name: str | os.PathLike[str], keywords: Mapping[str, Any]) -> 
     places, about = index.get("weight_map"), index.get("metadata", {})
     if not isinstance(places, dict) or not isinstance(about, dict) or {*map(type, places.values())} - {str}:
         raise OSError(f"{folder / INDEX} does not say which weights are in which file. {REMEDY}")
+    for place in places.values():
+        if not place.isprintable() or not place.endswith(".safetensors"):
+            raise OSError(f"{folder / INDEX} names {place[:60]!r} as a file of weights. {REMEDY}")
     found = {shard: tensors_of(folder / shard) for shard in sorted(set(places.values()))}
     for tensor, place in places.items():
         if tensor not in found[place]:
@@ -102,7 +108,7 @@ def stored_shapes(name: str | os.PathLike[str], keywords: Mapping[str, Any]) -> 
 
 def checksums(folder: str | os.PathLike[str]) -> dict[str, str]:
     """Checksum by name of the files that predictions come from; without the weights where they are very large."""
-    files = [path for path in sorted(Path(folder).glob("model*.safetensors")) if path.is_file()]
+    files = [path for path in sorted(Path(folder).glob("model*")) if _SHARD.fullmatch(path.name) and path.is_file()]
     if sum(path.stat().st_size for path in files) > MOST_COMPARED:
         files = []
     found = {path.name: checksum_of_file(path) for path in files}
@@ -111,11 +117,11 @@ def checksums(folder: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def changed_files(folder: str | os.PathLike[str], recorded: Any) -> list[str]:
-    """Names of files that are there and no longer what they were when `checksums` was recorded."""
-    if not isinstance(recorded, dict):
+    """Names of files that are others than those of which `checksums` was recorded, some that are new or gone too."""
+    if not isinstance(recorded, dict) or not recorded:
         return []
     now = checksums(folder)
-    return [name for name, checksum in now.items() if recorded.get(name, checksum) != checksum]
+    return sorted(name for name in recorded | now if recorded.get(name) != now.get(name))
 
 
 def checksum_of_file(path: Path) -> str:
