@@ -22,7 +22,7 @@ ESCAPES = "hf_lwal.escapes"
 """Name of the error handler `escaped` among Python's."""
 
 
-RAISED = {signal.SIGTERM: Terminated, signal.SIGINT: KeyboardInterrupt}
+RAISED: dict[int, type[KeyboardInterrupt]] = {signal.SIGTERM: Terminated, signal.SIGINT: KeyboardInterrupt}
 LATER = 0.5
 """Seconds after which it is looked whether the exception of a signal was lost."""
 NOISE = {
@@ -96,7 +96,7 @@ def termination_as_interrupt() -> Iterator[None]:
 
     def look_after(number: int) -> None:
         looked_after.add(number)
-        _thread.interrupt_main(number)
+        _thread.interrupt_main(signal.Signals(number))
 
     before = {}
     if threading.current_thread() is threading.main_thread():  # somebody else's handler stays
