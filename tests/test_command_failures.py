@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,8 +174,9 @@ def test_cleaning_up_after_a_signal_is_not_interrupted(number, thing, monkeypatc
     assert cleaned == list(range(30))
 
 
-def test_a_second_interruption_by_hand_ends_the_cleaning_up(thing):
+def test_a_second_interruption_by_hand_ends_the_cleaning_up(thing, monkeypatch):
     """Who presses Ctrl-C again does not want to wait."""
+    monkeypatch.setattr("hf_lwal.cli.terminal.LATER", 0.1)
     begun = []
 
     def function():
@@ -189,6 +191,17 @@ def test_a_second_interruption_by_hand_ends_the_cleaning_up(thing):
 
     assert thing(function) == 130
     assert begun == [True]
+    time.sleep(0.2)  # nothing comes after the end
+
+
+def test_nothing_is_looked_after_when_a_command_has_ended(thing, monkeypatch):
+    """Who calls the command from Python is not interrupted afterwards."""
+    monkeypatch.setattr("hf_lwal.cli.terminal.LATER", 0.05)
+    threads = threading.active_count()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        thing(lambda number=number: os.kill(os.getpid(), number) or time.sleep(1))
+    assert threading.active_count() == threads
+    time.sleep(0.1)
 
 
 def test_the_deepest_cause_is_told_once():

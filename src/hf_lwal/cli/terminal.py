@@ -84,13 +84,16 @@ def termination_as_interrupt() -> Iterator[None]:
     """
     watches: list[threading.Timer] = []
     looked_after: set[int] = set()
+    over = threading.Event()
 
     def end(number: int, frame: FrameType | None) -> None:
         watched = number in looked_after
         looked_after.discard(number)
-        watches[:] = [threading.Timer(LATER, look_after, (number,))]
-        watches[0].daemon = True
-        watches[0].start()
+        if watched and over.is_set():
+            return
+        watches.append(threading.Timer(LATER, look_after, (number,)))
+        watches[-1].daemon = True
+        watches[-1].start()
         if not (watched and _on_the_way_out(sys.exception())):
             raise RAISED[number]
 
@@ -107,8 +110,10 @@ def termination_as_interrupt() -> Iterator[None]:
     try:
         yield
     finally:
+        over.set()
         for watch in watches:
             watch.cancel()
+            watch.join()  # what it has sent by now arrives before the handlers go
         for number, handler in before.items():
             signal.signal(number, handler)
 
