@@ -1,5 +1,6 @@
 """How commands end: one sentence and a documented exit code, whatever went wrong and wherever it is printed."""
 
+import contextlib
 import errno
 import json
 import logging
@@ -7,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,24 +116,92 @@ def test_termination_cleans_up_and_has_its_code(thing, capsys):
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_while_an_object_is_deleted_counts(number, code, thing, capsys):
-    """Python drops the exception there: a quickstart went on for half a minute and ended with 0."""
+class Deleted:
+    """A signal arrives while it is deleted, and Python drops what is raised there."""
 
-    class Deleted:
-        def __del__(self):
-            os.kill(os.getpid(), number)
-            time.sleep(0.01)
+    def __init__(self, number) -> None:
+        self.number = number
+
+    def __del__(self):
+        os.kill(os.getpid(), self.number)
+        time.sleep(0.01)
+
+
+def caught(number):
+    """A signal arrives in a library that catches everything."""
+    try:
+        os.kill(os.getpid(), number)
+        time.sleep(0.01)
+    except:  # noqa: E722
+        return
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("lose", [Deleted, caught])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_signal_whose_exception_is_lost_counts(lose, number, code, thing, capsys, monkeypatch):
+    """A quickstart went on for half a minute and ended with 0."""
+    monkeypatch.setattr("hf_lwal.cli.terminal.LATER", 0.1)
 
     def function():
-        Deleted()
+        lose(number)
         for _ in range(500):
             time.sleep(0.01)
 
-    hook = sys.unraisablehook
+    handlers = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)]
     assert thing(function) == code
-    assert len(capsys.readouterr().err.splitlines()) == 1
-    assert sys.unraisablehook is hook
+    assert capsys.readouterr().err.splitlines()[-1].startswith("hf-lwal thing: ")
+    assert [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)] == handlers
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_cleaning_up_after_a_signal_is_not_interrupted(number, thing, monkeypatch):
+    monkeypatch.setattr("hf_lwal.cli.terminal.LATER", 0.05)
+    cleaned = []
+
+    def function():
+        try:
+            os.kill(os.getpid(), number)
+            time.sleep(5)
+        finally:
+            for part in range(30):
+                time.sleep(0.01)
+                with contextlib.suppress(ValueError):
+                    int("x")
+                cleaned.append(part)
+
+    assert thing(function) in (130, 143)
+    assert cleaned == list(range(30))
+
+
+def test_a_second_interruption_by_hand_ends_the_cleaning_up(thing, monkeypatch):
+    """Who presses Ctrl-C again does not want to wait."""
+    monkeypatch.setattr("hf_lwal.cli.terminal.LATER", 0.1)
+    begun = []
+
+    def function():
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(5)
+        finally:
+            begun.append(True)
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(5)
+            begun.append(False)
+
+    assert thing(function) == 130
+    assert begun == [True]
+    time.sleep(0.2)  # nothing comes after the end
+
+
+def test_nothing_is_looked_after_when_a_command_has_ended(thing, monkeypatch):
+    """Who calls the command from Python is not interrupted afterwards."""
+    monkeypatch.setattr("hf_lwal.cli.terminal.LATER", 0.05)
+    threads = threading.active_count()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        thing(lambda number=number: os.kill(os.getpid(), number) or time.sleep(1))
+    assert threading.active_count() == threads
+    time.sleep(0.1)
 
 
 def test_the_deepest_cause_is_told_once():

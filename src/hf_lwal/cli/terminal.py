@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import codecs
 import io
 import logging
@@ -21,8 +22,9 @@ ESCAPES = "hf_lwal.escapes"
 """Name of the error handler `escaped` among Python's."""
 
 
-LATER = 0.05
-"""Seconds until a signal is sent again, when the object is gone."""
+RAISED: dict[int, type[KeyboardInterrupt]] = {signal.SIGTERM: Terminated, signal.SIGINT: KeyboardInterrupt}
+LATER = 0.5
+"""Seconds after which it is looked whether the exception of a signal was lost."""
 NOISE = {
     "bitsandbytes.backends.cpu.ops": "Failed to load CPU gemm_4bit_forward",
     "transformers.trainer_utils": "mtime may not be reliable",
@@ -77,30 +79,47 @@ def _watched() -> bool:
 def termination_as_interrupt() -> Iterator[None]:
     """Turn SIGTERM into an exception, so that temporary files are removed and the last words are said.
 
-    Python drops what is raised while an object is deleted, and the command would go on: then the signal is sent again.
+    Python drops what is raised while an object is deleted, and some libraries catch everything. Where a moment later
+    nothing is on its way out, the exception of SIGTERM or Ctrl-C is raised again.
     """
+    watches: list[threading.Timer] = []
+    looked_after: set[int] = set()
+    over = threading.Event()
 
     def end(number: int, frame: FrameType | None) -> None:
-        raise Terminated
-
-    def again(dropped: Any) -> None:
-        kind = dropped.exc_type
-        if kind is None or not issubclass(kind, KeyboardInterrupt):
-            report(dropped)
+        watched = number in looked_after
+        looked_after.discard(number)
+        if watched and over.is_set():
             return
-        number = signal.SIGTERM if issubclass(kind, Terminated) else signal.SIGINT
-        threading.Timer(LATER, os.kill, (os.getpid(), number)).start()
+        watches.append(threading.Timer(LATER, look_after, (number,)))
+        watches[-1].daemon = True
+        watches[-1].start()
+        if not (watched and _on_the_way_out(sys.exception())):
+            raise RAISED[number]
 
-    report = sys.unraisablehook
-    ours = threading.current_thread() is threading.main_thread() and (
-        signal.getsignal(signal.SIGTERM) == signal.SIG_DFL  # somebody else's handler stays
-    )
-    if ours:
-        signal.signal(signal.SIGTERM, end)
-        sys.unraisablehook = again
+    def look_after(number: int) -> None:
+        looked_after.add(number)
+        _thread.interrupt_main(signal.Signals(number))
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():  # somebody else's handler stays
+        usual = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+        before = {number: found for number, found in usual.items() if signal.getsignal(number) == found}
+    for number in before:
+        signal.signal(number, end)
     try:
         yield
     finally:
-        if ours:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            sys.unraisablehook = report
+        over.set()
+        for watch in watches:
+            watch.cancel()
+            watch.join()  # what it has sent by now arrives before the handlers go
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _on_the_way_out(error: BaseException | None) -> bool:
+    """Whether what is being handled, while files are cleaned up, is or comes from the end of the command."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
