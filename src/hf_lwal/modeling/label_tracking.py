@@ -68,6 +68,7 @@ class LabelTracker:
         self._last_sums: StepSums | None = None
         self._first_rows: list[tuple[Tensor, Tensor]] | None = None
         self._first_labels = 0
+        self._said_not_finite = False
 
     def label_vectors(self, on: Labels, embeddings: Tensor, values: Tensor, labels: Tensor | None) -> Tensor:
         """Label vectors (C, D) of this training step, with gradient.
@@ -127,6 +128,7 @@ class LabelTracker:
     def _step_in_forward(self, on: Labels, values: Tensor, labels: Tensor) -> None:
         """Mode "forward": end the step of the previous forward, then take this one's class sums."""
         self.end_step(on)
+        labelled = labels != IGNORE_INDEX
         # One bad batch, whose step a scaler skips, must not stay.
         values, labels = finite_rows(values.detach(), labels)
         if touches_few(len(labels), on.table.num_labels) and not is_distributed():
@@ -146,7 +148,15 @@ class LabelTracker:
                 )
         if self._first_rows is not None:
             self._first_rows.append((values, labels))
-            self._first_labels += int(self._last_sums.sums[:, -1].sum())  # of all ranks, which must stop together
+            counted = int(self._last_sums.sums[:, -1].sum())  # of all ranks, which must stop together
+            self._first_labels += counted
+            if not counted and bool(labelled.any()) and not self._said_not_finite:
+                self._said_not_finite = True
+                logger.warning(
+                    "The features of the first batch hold NaN or infinity in every row: no label gets a mean from it, "
+                    "and until one has, the loss is 0 and nothing is learned. Train in bf16 or float32 instead of "
+                    "fp16, and look for NaN in the inputs."
+                )
         self._last_sums = RunningMeans.first_sight(on.table, self._last_sums)
         if self._first_rows is not None:
             self._calibrate(on, self._first_rows)
