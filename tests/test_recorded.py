@@ -91,6 +91,8 @@ def test_saved_models_load_as_before(name, tmp_path):
     assert all(torch.equal(before[key], after[key]) for key in before)
     for file in ("label_table.json", "config.json"):
         found, known = (json.loads((path / file).read_text(encoding="utf-8")) for path in (tmp_path, folder))
+        if file == "label_table.json":
+            assert sorted(found.pop("checksums")) == ["config.json", "model.safetensors"]  # of later versions
         if file == "config.json":
             for config in (found, known):
                 config["encoder_config"].pop("dtype", None)  # transformers learns it by loading
