@@ -9,14 +9,14 @@ from toy import separable_text
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
 
-folder, where, who = sys.argv[1:]
-
 
 class Dying(LwALTrainer):
     """Kills its process without a word."""
 
+    where, who = "", ""
+
     def _die(self, place: str) -> None:
-        if (place, os.environ["RANK"]) == (where, who) and self.state.global_step == 2:
+        if (place, os.environ["RANK"]) == (self.where, self.who) and self.state.global_step == 2:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def training_step(self, *args, **kwargs):
@@ -29,6 +29,7 @@ class Dying(LwALTrainer):
 
 
 if __name__ == "__main__":
+    folder, Dying.where, Dying.who = sys.argv[1:]
     options = {"report_to": "none", "use_cpu": True, "disable_tqdm": True, "save_strategy": "steps", "save_steps": 1}
     rows = separable_text(5, 80)
     model = AutoModelForLwALClassification.from_config(tiny_config("bert", num_labels=5))

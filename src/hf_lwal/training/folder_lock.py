@@ -26,9 +26,11 @@ class FolderLock:
     def __init__(self, folder: str | os.PathLike[str], name: str = LOCK_FILE) -> None:
         self.path = Path(folder, name).absolute()
         self._lock: FileLock | None = None
+        self._made_folder = False
 
     def take(self) -> bool:
         """Whether no other process has it. A folder that cannot be written to has nothing to protect."""
+        self._made_folder = not self.path.parent.exists()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError:  # whoever writes there says so
@@ -46,13 +48,16 @@ class FolderLock:
         return True
 
     def release(self) -> None:
-        """Give it back; the file goes with the last of its holders."""
+        """Give it back; the file goes with the last of its holders, and so does a folder that was made for nothing."""
         lock, self._lock = self._lock, None
         if lock is None:
             return
         if lock.lock_counter == 1:
             with suppress(OSError):  # Windows deletes no open file
                 self.path.unlink(missing_ok=True)  # while it is held: who waits sees that the file it opened is gone
+            with suppress(OSError):  # something was written there
+                if self._made_folder:
+                    self.path.parent.rmdir()
         lock.release()
 
 

@@ -18,6 +18,7 @@ from ..modeling.stored_files import checksum_of_file
 
 CHECKSUMS = "checksums.json"
 _STATES = ("*.safetensors", "*.pt", "*.pth", "*.bin")
+_NEVER_READ = ("training_args.bin",)
 _MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
 _WHOLE, _NUMBER = (int,), (int, float)
 _AT_LEAST: dict[str, tuple[tuple[type, ...], float]] = {
@@ -45,7 +46,9 @@ def write_checksums(folder: str | os.PathLike[str], step: int) -> None:
 
 
 def _states(folder: Path) -> list[Path]:
-    return sorted(path for pattern in _STATES for path in folder.glob(pattern) if path.is_file())
+    return sorted(
+        path for pattern in _STATES for path in folder.glob(pattern) if path.is_file() and path.name not in _NEVER_READ
+    )
 
 
 def changed_state(folder: Path, recorded: Any, state: dict[str, Any]) -> str | None:
