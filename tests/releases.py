@@ -3,6 +3,7 @@
 from importlib.util import find_spec
 
 import pytest
+import torch
 import transformers
 from packaging.version import Version
 
@@ -11,3 +12,6 @@ HAS_ALL_ARCHITECTURES = Version("5.24") <= TRANSFORMERS
 """Whether transformers has all that tests name; some in earlier releases do not run as they were published."""
 
 exports_onnx = pytest.mark.skipif(find_spec("transformers.exporters") is None, reason="transformers before 5.13")
+one_graph = pytest.mark.skipif(
+    Version(torch.__version__) < Version("2.7"), reason="PyTorch 2.6 breaks the graph in transformers' own forward"
+)

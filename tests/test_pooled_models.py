@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from releases import exports_onnx, one_graph
 from test_modeling import LABELS, build, inputs_for, trained
 from tiny_models import tiny_config
 from transformers import AutoConfig, AutoModelForSequenceClassification
@@ -134,6 +135,7 @@ def test_both_forms_serve_where_nobody_imports_hf_lwal(model, tokenizer, tmp_pat
     assert seen["pooling"] == "mean+max"
 
 
+@exports_onnx
 def test_the_command_says_what_loading_the_fold_takes(saved, tmp_path, capsys):
     pytest.importorskip("onnxruntime")
     assert cli.main(["fold", str(saved), "--output", str(tmp_path / "stock"), "--onnx"]) == 0
@@ -145,6 +147,7 @@ def test_the_command_says_what_loading_the_fold_takes(saved, tmp_path, capsys):
     assert config["auto_map"]["AutoConfig"] == "lwal_code/modeling_pooled.LwALPooledConfig"
 
 
+@one_graph
 def test_one_graph(model):
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     inputs = inputs_for(model)

@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from releases import one_graph
 from test_modeling import LABELS, build, inputs_for
 from test_trainer import TEST, TRAIN, arguments, lwal
 from torch._dynamo.utils import counters
@@ -77,6 +78,7 @@ def test_checkpointed_activations_count_rows_once(tiny_config, tmp_path):
         assert torch.allclose(value.double(), states[1][key].double(), atol=1e-5), key
 
 
+@one_graph
 @pytest.mark.parametrize("name", ["bert", "vit"])
 @pytest.mark.parametrize("preset", ["default", "paper"])
 def test_compiled_forward(tiny_config, name, preset):

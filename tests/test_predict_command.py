@@ -161,7 +161,7 @@ def test_answers_are_written_whole(kind, predict, tmp_path):
         (["key1", "--output", "{tmp}/no/x.csv"], "lies in a folder that does not exist"),
         (["{tmp}/rows.csv", "--output", "{tmp}/rows.csv"], "is what is to be classified"),
         (["--file", "{tmp}/rows.csv", "--id-column", "number"], "--id-column: there is no column 'number'"),
-        (["--file", "{tmp}/lists.jsonl"], "is of type List"),
+        (["--file", "{tmp}/lists.jsonl"], "is of type "),
         (["{tmp}"], "is a folder; name the files in it"),
         (["--file", "{tmp}/blank.txt"], "holds nothing to classify"),
         (["--file", "{tmp}/pictures.csv", "--text-column", "image"], "holds image, but this model classifies text"),

@@ -14,7 +14,7 @@ from copy import deepcopy
 import pytest
 import torch
 import yaml
-from datasets import Dataset, DatasetDict
+from datasets import Dataset, DatasetDict, Value
 from PIL import Image
 from toy import SPECIAL_TOKENS
 from transformers import AutoModelForSequenceClassification, BertForSequenceClassification, ViTImageProcessor, set_seed
@@ -479,7 +479,7 @@ def test_the_default_output_folder_is_named_after_the_data():
         (["--data={tmp_path}/one.csv"], "Column 'label' has only one label, 'x': nothing to tell apart."),
         (["--data={tmp_path}/singles.csv"], "There is no validation split, and none can be made"),
         (["--text-column=body"], "--text-column: there is no column 'body'"),
-        (["--text-column=number"], "Column 'number' is of type Value('int64'), but texts or images are needed."),
+        (["--text-column=number"], f"Column 'number' is of type {Value('int64')}, but texts or images are needed."),
         (["--pair-column=body"], "--pair-column: there is no column 'body'"),
         (["--label-column=topic"], "--label-column: there is no column 'topic'"),
         (["--model=nobody/nothing"], "--model: 'nobody/nothing' could not be loaded"),

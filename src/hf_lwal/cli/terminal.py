@@ -94,7 +94,7 @@ def termination_as_interrupt() -> Iterator[None]:
         watches.append(threading.Timer(LATER, look_after, (number,)))
         watches[-1].daemon = True
         watches[-1].start()
-        if not (watched and _on_the_way_out(sys.exception())):
+        if not (watched and _on_the_way_out(sys.exc_info()[1])):
             raise RAISED[number]
 
     def look_after(number: int) -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from huggingface_hub import HfApi
 from transformers.trainer_utils import HubStrategy, rotate_checkpoints
@@ -18,6 +18,9 @@ from ..modeling.hub_code import CODE_FOLDER, take_back_code
 from ..modeling.label_table_file import FILE_NAME
 from ..modeling.modeling_lwal import LwALPreTrainedModel
 from .transformers_internals import TrainerPart
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
 
