@@ -291,20 +291,23 @@ def training(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
             for noise, share in [cell for cell in CELLS if f"{cell[0]}{cell[1]:g}" in args.noise]:
                 given = noisy(labels, features, len(data.names), noise, share, seed)
                 for method in args.methods or (*REGRESSIONS, *TRAININGS):
+                    cell = {"part": "training", "dataset": dataset, "noise": noise, "share": share, "seed": seed}
+                    cell["method"] = method
+                    if any(cell.items() <= line.items() for line in finished(args.output)):
+                        continue
                     found = (
                         regressed(data, features, test, given, method)
                         if method in REGRESSIONS
                         else trained(data, given, method, seed)
                     )
-                    yield {
-                        "part": "training",
-                        "dataset": dataset,
-                        "noise": noise,
-                        "share": share,
-                        "seed": seed,
-                        "method": method,
-                        **found,
-                    }
+                    yield {**cell, **found}
+
+
+def finished(output: Path | None) -> list[dict[str, Any]]:
+    """Lines of a file of results."""
+    if output is None or not output.exists():
+        return []
+    return [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
 
 
 PARTS = {"detection": detection, "training": training}
@@ -322,7 +325,7 @@ def main() -> None:
     parser.add_argument("--noise", nargs="+", default=[f"{kind}{share:g}" for kind, share in CELLS])
     parser.add_argument("--test-rows", type=int, default=1000, help="of the trainings")
     parser.add_argument("--cache", help="folder for the features; default: none")
-    parser.add_argument("--output", type=Path, help="file of JSON lines to append to")
+    parser.add_argument("--output", type=Path, help="JSON lines to append to; trainings in it are not run again")
     args = parser.parse_args()
     torch.set_num_threads(1)
     for line in PARTS[args.part](args):
