@@ -37,7 +37,9 @@ def thing(monkeypatch):
         monkeypatch.setitem(cli.COMMANDS, "thing", (Options, lambda options: function()))
         return cli.main(["thing", *words])
 
-    return run
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    yield run
+    signal.signal(signal.SIGINT, before)
 
 
 def raising(error, cause=None):

@@ -149,6 +149,7 @@ def test_the_command_says_what_loading_the_fold_takes(saved, tmp_path, capsys):
 
 @one_graph
 def test_one_graph(model):
+    torch._dynamo.reset()
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     inputs = inputs_for(model)
     assert torch.allclose(logits_of(compiled, inputs), logits_of(model, inputs), atol=1e-6)
