@@ -257,6 +257,7 @@ def write_linear(layer: nn.Module, weight: Tensor, bias: Tensor) -> None:
             continue
         value = value.to(device=target.device, dtype=target.dtype).contiguous()
         broadcast_(value)
-        if isinstance(target, DTensor):
-            value = distribute_tensor(value, target.device_mesh, target.placements)
+        if isinstance(target, DTensor):  # its own part may lie on the CPU, beside a mesh of GPUs
+            value = distribute_tensor(value, target.device_mesh, target.placements).to_local()
+            target = target.to_local()
         target.copy_(value)

@@ -82,10 +82,11 @@ def check_head(encoder: nn.Module, name: str | None, outputs: int) -> None:
 
 
 def is_plain_linear(module: nn.Module) -> bool:
-    """Whether ``module`` is a linear layer with its weights as they are: ``nn.Linear``, or timm's under its name."""
-    return type(module) is nn.Linear or (
-        isinstance(module, nn.Linear) and type(module).__module__.startswith("timm.layers.")
-    )
+    """Whether ``module`` is a linear layer with its weights as they are: ``nn.Linear``, sharded or not, or timm's."""
+    kind = type(module)
+    if kind.__module__.startswith("torch.distributed.fsdp."):  # a class that fully_shard has made of the module's own
+        kind = kind.__bases__[-1]
+    return kind is nn.Linear or (issubclass(kind, nn.Linear) and kind.__module__.startswith("timm.layers."))
 
 
 def _shapes(config: PreTrainedConfig, task: str, num_labels: int) -> dict[str, torch.Size]:

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from ..data.labels import balanced_weights, check_labels, check_numbering, ids_of, label_column, log_frequencies
-from ..modeling.distributed import differs_between_ranks
+from ..modeling.distributed import all_reduce_sum, differs_between_ranks
 from ..modeling.functional import IGNORE_INDEX
 from .own_loss import ignores_items
 from .transformers_internals import HookedTrainer
@@ -168,13 +169,15 @@ def labels_were_edited(trainer: HookedTrainer) -> bool:
 
 def check_finite(trainer: HookedTrainer) -> None:
     """Raise FloatingPointError where a weight is NaN or infinite: nothing more can be learned, nor measured."""
-    if trainer.shards_weights:  # ranks that hold unlike parts could not agree
-        return
+    if trainer.shards_weights and not trainer.shards_by_fsdp2:
+        return  # the engine keeps parts that only it can read
     parts = {**dict(trainer.model.named_parameters()), **dict(trainer.label_objective.named_parameters())}
     trained = {name: part for name, part in parts.items() if part.requires_grad}
     if not trained:
         return
-    finite = torch.stack([part.detach().isfinite().all() for part in trained.values()])
+    finite = torch.stack([_own_part(part).isfinite().all() for part in trained.values()])
+    if trainer.shards_by_fsdp2:  # all ranks end, or none
+        finite = all_reduce_sum((~finite).long()) == 0
     if not bool(finite.all()):
         name = list(trained)[int((~finite).nonzero()[0])]
         raise FloatingPointError(
@@ -184,10 +187,16 @@ def check_finite(trainer: HookedTrainer) -> None:
         )
 
 
+def _own_part(parameter: Tensor) -> Tensor:
+    """What this rank holds of a parameter."""
+    parameter = parameter.detach()
+    return parameter.to_local() if isinstance(parameter, DTensor) else parameter
+
+
 def check_ranks(trainer: HookedTrainer) -> None:
     """Raise RuntimeError, on all ranks, where they hold unlike label tables: each would train towards its own."""
     model = trainer.lwal_model
-    if model is None or trainer.shards_weights:
+    if model is None or (trainer.shards_weights and not trainer.shards_by_fsdp2):
         return
     table = model.label_table
     if differs_between_ranks([table.class_features, table.counts, table.offset_bias, table.log_scale_bias]):

@@ -28,6 +28,7 @@ from ..modeling.modeling_lwal import LwALPreTrainedModel
 from ..modeling.peft_support import core_model
 from ..objectives import Objective
 from ..settings.training_args import LwALSettings
+from .sharding import is_sharded, shard_with
 from .state_checks import check_states
 
 logger = logging.getLogger(__name__)
@@ -51,6 +52,10 @@ INTERNALS: dict[str, tuple[tuple[str, ...], str]] = {
     "_load_optimizer_and_scheduler": (("checkpoint",), "the objective's state is loaded with them"),
     "_load_rng_state": (("checkpoint",), "errors name the checkpoint"),
     "_move_model_to_device": (("model", "device"), "preparing the model of a trial may make new layers"),
+    "_prepare_for_training": (
+        ("max_steps", "train_dataloader", "resume_from_checkpoint"),
+        "FSDP2 leaves the label table whole",
+    ),
     "_prepare_inputs": (("inputs",), "micro-batches that are embedded before their turn"),
     "_push_from_checkpoint": (("checkpoint_folder",), "sends weights and arguments, but no table, code or card"),
     "_remove_unused_columns": (("dataset", "description"), "start rows have training's columns"),
@@ -145,6 +150,7 @@ class HookedTrainer(Trainer):
     loss_is_scaled_for_ga: Any
     _unwrapped: tuple[Callable[[], Any], Callable[[], Any]] = (lambda: None, lambda: None)
     _before_trial: Mapping[str, Any] = {}
+    _own_parameters: list[list[Tensor]] = []
 
     @property
     def core_model(self) -> Any:
@@ -207,6 +213,7 @@ class HookedTrainer(Trainer):
             part.optimizer_saved(output_dir)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        self._give_back_parameters()
         with _named(checkpoint, "the state of the optimizer"):
             super()._load_optimizer_and_scheduler(checkpoint)
             if checkpoint is not None and not self.shards_weights:
@@ -263,6 +270,33 @@ class HookedTrainer(Trainer):
     def _divide_no_more(self) -> None:
         if self.loss_is_scaled_for_ga:
             self.current_gradient_accumulation_steps = 1
+
+    # -- engines ------------------------------------------------------------------------------------------------------
+
+    @property
+    def shards_by_fsdp2(self) -> bool:
+        """Whether ``fully_shard`` takes the weights apart."""
+        return bool(self.is_fsdp_enabled and getattr(self.accelerator, "is_fsdp2", False))
+
+    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
+        if self.shards_by_fsdp2 and self.lwal_model is not None:
+            shard_with(self.accelerator, self.model)
+            self._own_parameters = [list(group["params"]) for group in self.create_optimizer().param_groups]
+        prepared = super()._prepare_for_training(*args, **kwargs)
+        self._give_back_parameters()
+        return prepared
+
+    def _give_back_parameters(self) -> None:
+        """accelerate tells the optimizer's parameters apart by address: a rank's empty parts of several are one there."""
+        for group, parameters in zip(self.optimizer.param_groups, self._own_parameters, strict=False):
+            group["params"] = parameters
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+        """As in transformers, which with FSDP2 cannot evaluate a model before it was trained."""
+        if self.shards_by_fsdp2 and not is_sharded(self.model) and self.lwal_model is not None:
+            shard_with(self.accelerator, self.model)
+            self.model = self.accelerator.prepare_model(self.model, device_placement=False, evaluation_mode=True)
+        return super().evaluation_loop(*args, **kwargs)
 
     # -- the course of a training -------------------------------------------------------------------------------------
 
@@ -369,12 +403,15 @@ class HookedTrainer(Trainer):
         return prepared
 
 
+_UNREADABLE = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError, EOFError)
+
+
 @contextmanager
 def _named(checkpoint: str | None, what: str) -> Iterator[None]:
     """Say which part of which checkpoint could not be read, instead of what a library ran into within it."""
     try:
         yield
-    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, EOFError, UnpicklingError) as error:
+    except (*_UNREADABLE, UnpicklingError) as error:
         if checkpoint is None:
             raise
         raise ValueError(
