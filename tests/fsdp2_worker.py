@@ -31,6 +31,8 @@ CASES = {
     "paper": ("bert", "paper, exact accumulation", {"optim_args": "momentum=0.9"}),
 }
 """Name → model, method, arguments."""
+SHARDED = ("paper",)
+"""Whose checkpoints in between hold each rank's parts."""
 
 
 def claim_gpus():
@@ -45,6 +47,14 @@ def claim_gpus():
     PartialState.__init__ = settled
 
 
+class OneGroup(LwALTrainer):
+    """Makes its own optimizer, in which parameters of the label table stand beside sharded ones."""
+
+    def create_optimizer(self, model=None):
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), self.args.learning_rate, foreach=True)
+        return super().create_optimizer(model)
+
+
 def trainer_for(folder, name, model=None, **options):
     kind, method, own = CASES[name]
     parts = 1 if WORLD_SIZE == 1 else 2
@@ -52,7 +62,8 @@ def trainer_for(folder, name, model=None, **options):
     saves = {"save_strategy": "steps", "save_steps": 3}
     args = arguments(folder, method, **{**split, **saves, "max_steps": STEPS, "seed": 3, **own, **options})
     model = build(kind, method) if model is None else model
-    return LwALTrainer(model, args, train_dataset=rows_for(kind, 32), eval_dataset=rows_for(kind, 32, seed=1))
+    rows = {"train_dataset": rows_for(kind, 32), "eval_dataset": rows_for(kind, 32, seed=1)}
+    return (OneGroup if kind == "vit" else LwALTrainer)(model, args, **rows)
 
 
 def losses_of(trainer):
@@ -63,7 +74,12 @@ def numbers_of(trainer):
     """What two trainings are compared by; the model is sharded or not."""
     weights = {key: whole(value) for key, value in trainer.model.state_dict().items()}
     metrics = trainer.evaluate()
-    return {"losses": losses_of(trainer), "weights": weights, "loss": metrics["eval_loss"], "f1": metrics["eval_f1_macro"]}
+    return {
+        "losses": losses_of(trainer),
+        "weights": weights,
+        "loss": metrics["eval_loss"],
+        "f1": metrics["eval_f1_macro"],
+    }
 
 
 def whole(tensor):
@@ -72,6 +88,7 @@ def whole(tensor):
 
 def run(folder, name):
     """Evaluate, train, save, and train the second half again from the checkpoint in the middle."""
+    os.environ["FSDP_STATE_DICT_TYPE"] = "SHARDED_STATE_DICT" if name in SHARDED else "FULL_STATE_DICT"
     trainer = trainer_for(folder / name, name)
     before = trainer.evaluate()["eval_loss"]
     trainer.train()

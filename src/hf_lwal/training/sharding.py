@@ -73,6 +73,17 @@ def is_sharded(model: nn.Module) -> bool:
     return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
+def step_one_by_one(groups: list[dict[str, Any]]) -> None:
+    """Let an optimizer step each parameter by itself in groups of sharded and whole ones, which PyTorch cannot batch.
+
+    Args:
+        groups: the optimizer's ``param_groups``, changed in place.
+    """
+    for group in groups:
+        if len({isinstance(parameter, DTensor) for parameter in group["params"]}) > 1:
+            group.update({name: False for name in ("foreach", "fused") if name in group})
+
+
 def shard_with(accelerator: Any, model: nn.Module) -> None:
     """Shard a model in place as the FSDP plugin of an accelerator says, where it would shard the label table, too.
 

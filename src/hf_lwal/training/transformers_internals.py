@@ -28,7 +28,7 @@ from ..modeling.modeling_lwal import LwALPreTrainedModel
 from ..modeling.peft_support import core_model
 from ..objectives import Objective
 from ..settings.training_args import LwALSettings
-from .sharding import is_sharded, shard_with
+from .sharding import is_sharded, shard_with, step_one_by_one
 from .state_checks import check_states
 
 logger = logging.getLogger(__name__)
@@ -279,10 +279,17 @@ class HookedTrainer(Trainer):
         return bool(self.is_fsdp_enabled and getattr(self.accelerator, "is_fsdp2", False))
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
-        if self.shards_by_fsdp2 and self.lwal_model is not None:
-            shard_with(self.accelerator, self.model)
-            self._own_parameters = [list(group["params"]) for group in self.create_optimizer().param_groups]
-        prepared = super()._prepare_for_training(*args, **kwargs)
+        if not self.shards_by_fsdp2 or self.lwal_model is None:
+            return super()._prepare_for_training(*args, **kwargs)
+        shard_with(self.accelerator, self.model)
+        optimizer = self.create_optimizer()
+        step_one_by_one(optimizer.param_groups)
+        self._own_parameters = [list(group["params"]) for group in optimizer.param_groups]
+        vars(self)["create_optimizer"] = lambda: optimizer  # a subclass may make another one at every call
+        try:
+            prepared = super()._prepare_for_training(*args, **kwargs)
+        finally:
+            del vars(self)["create_optimizer"]
         self._give_back_parameters()
         return prepared
 
@@ -290,6 +297,13 @@ class HookedTrainer(Trainer):
         """accelerate tells the optimizer's parameters apart by address: a rank's empty parts of several are one there."""
         for group, parameters in zip(self.optimizer.param_groups, self._own_parameters, strict=False):
             group["params"] = parameters
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """As in transformers, which with ``SHARDED_STATE_DICT`` would save nothing at all."""
+        super().save_model(output_dir, _internal_call)
+        if self.shards_by_fsdp2 and not _internal_call:
+            if "FULL_STATE_DICT" not in str(self.accelerator.state.fsdp_plugin.state_dict_type):
+                self._save(output_dir, state_dict=self.accelerator.get_state_dict(self.model))
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
         """As in transformers, which with FSDP2 cannot evaluate a model before it was trained."""
