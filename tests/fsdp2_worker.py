@@ -2,8 +2,8 @@
 
     accelerate launch --config_file examples/accelerate_configs/fsdp2.yaml --num_processes 2 tests/fsdp2_worker.py DIR
 
-On a CPU accelerate would silently take DistributedDataParallel. Here it is told that it has GPUs, and nothing else: the
-sharding, the collectives and the checkpoints are those of a real run.
+On a CPU accelerate would silently take DistributedDataParallel. Here it is told that it has GPUs, and nothing else:
+the sharding, the collectives and the checkpoints are those of a real run.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from .building import building
+from .building import building, unpartitioned
 from .configuration_lwal import (
     HUB_KEYWORDS,
     LABEL_KEYWORDS,
@@ -155,6 +155,7 @@ class AutoModelForLwALClassification:
         return (model, info) if output_loading_info else model
 
     @classmethod
+    @unpartitioned()
     def from_config(
         cls,
         config: PreTrainedConfig,

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
+from transformers.integrations import deepspeed, is_deepspeed_zero3_enabled
 
 from .stored_files import CONFIG, Shapes
 
@@ -30,6 +31,23 @@ class ConfigurationError(ValueError):
 
 
 @contextmanager
+def unpartitioned() -> Iterator[None]:
+    """Models that are built within are whole, also where DeepSpeed's stage 3 would take them apart as they come.
+
+    Label vectors, their sizes and their checks need the numbers; the engine takes the weights apart when it starts.
+    """
+    if not is_deepspeed_zero3_enabled():
+        yield
+        return
+    engine = deepspeed._hf_deepspeed_config_weak_ref()
+    deepspeed.unset_hf_deepspeed_config()
+    try:
+        yield
+    finally:
+        deepspeed.set_hf_deepspeed_config(engine)
+
+
+@contextmanager
 def building(what: str) -> Iterator[None]:
     """Say which settings describe no model, where a library fails on them somewhere within.
 
@@ -40,7 +58,8 @@ def building(what: str) -> Iterator[None]:
         ConfigurationError: in place of whatever else was raised, but for what is not the settings' fault.
     """
     try:
-        yield
+        with unpartitioned():
+            yield
     except (ConfigurationError, ImportError, OSError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # each architecture has its own way to fail

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
-from .building import no_larger_than
+from .building import no_larger_than, unpartitioned
 from .configuration_lwal import HUB_KEYWORDS, LwALConfig, generic_label_names
 from .core import LabelTableModel
 from .hub_code import broken_download
@@ -91,7 +91,8 @@ def load_whole(name: Any, load: Callable[[], Loaded]) -> Loaded:
     for _ in range(MOST_LOADS):
         before = _versions(name)
         try:
-            found = load()
+            with unpartitioned():
+                found = load()
         except (OSError, ValueError, RuntimeError):
             if _versions(name) == before:
                 raise

@@ -57,7 +57,7 @@ def shard(model: LwALPreTrainedModel, wanted: Wanted | None = None, **options: A
     for method in ("embed", "start_values"):  # exact accumulation and start pass call them beside the forward
         register_fsdp_forward_method(model, method)
     # Otherwise at the first forward: a head that was called before it would take itself for the whole model.
-    model._get_fsdp_state()._lazy_init()  # type: ignore[operator]
+    model._get_fsdp_state()._lazy_init()
     for parameter in whole:
         # On the gradient of one backward pass, not on what has been accumulated: accumulated parts are averaged once.
         parameter.register_hook(_averaged)  # type: ignore[no-untyped-call]
@@ -99,12 +99,12 @@ def shard_with(accelerator: Any, model: nn.Module) -> None:
     core = core_model(model)
     if not isinstance(core, LwALPreTrainedModel):
         return
-    for module in core.modules():
-        if isinstance(module, FSDPModule):
-            module.reshard()
+    for part in core.modules():
+        if isinstance(part, FSDPModule):
+            part.reshard()
     if is_sharded(core):
         return
-    if core is not model:
+    if id(core) != id(model):
         raise ValueError(
             f"FSDP2 cannot shard a {type(model).__name__} around a model with a label table: train the adapter with "
             "DistributedDataParallel (fsdp left out), where only its few weights need gradients."

@@ -26,6 +26,7 @@ from ..modeling.start import (
 )
 from .training_rows import Batches, TrainingRows
 from .transformers_internals import HookedTrainer, TrainerPart
+from .zero import parts_of_start
 
 logger = logging.getLogger(__name__)
 
@@ -73,12 +74,11 @@ class StartPass(TrainerPart):
         if not first_rank_says(len(batches) > 0, trainer.args.device):
             logger.warning("No row could be read for the start pass: label vectors start with the first rows seen.")
             return
-        if trainer.is_deepspeed_enabled and isinstance(model, LwALPreTrainedModel):
-            model.config.initial_head = "random"  # DeepSpeed has copied the weights: it would put the old head back
         samples = self.rows.collect(batches, "Class means", as_in_training=not settled)
         counted = self._with_label_names(samples)
         began = time.perf_counter()
-        numbers = objective.start(model, counted, self._peak_learning_rate())
+        with trainer.writing(*parts_of_start(model)):
+            numbers = objective.start(model, counted, self._peak_learning_rate())
         trainer.check_ranks()
         seconds = counted.seconds + time.perf_counter() - began
         warn_of_alike_rows(samples)
@@ -106,8 +106,9 @@ class StartPass(TrainerPart):
         if close and settings.eval_refresh == "auto":  # a line in the log told of it, but nobody asked for its time
             per_class = min(per_class, max(CLOSE_CLASSES_ROWS // model.config.num_labels, 8))
         samples = self.rows.collect(self.rows.of_each_class(per_class), "Evaluation means")
-        model.label_table.refresh_for_evaluation(samples.values, samples.labels, model.head, choose=close)
-        model.labels_are_current()
+        with trainer.writing(model.label_table):
+            model.label_table.refresh_for_evaluation(samples.values, samples.labels, model.head, choose=close)
+            model.labels_are_current()
         # Straight into the history, which checkpoints keep: log() here would swallow the log of this step.
         entry = {"eval_refresh_seconds": round(samples.seconds, 3), "step": trainer.state.global_step}
         trainer.state.log_history.append(entry)
@@ -184,7 +185,7 @@ class StartPass(TrainerPart):
         """Rows per class of the start pass: more than `lwal_init_samples` where fitted, as the budget allows."""
         trainer, settings = self.trainer, self.trainer.lwal_settings
         labels = self.rows.label_column()
-        sizes = None if trainer.is_deepspeed_enabled else trainer.label_objective.fitted_sizes(trainer.core_model)
+        sizes = trainer.label_objective.fitted_sizes(trainer.core_model)
         if sizes is None or labels is None:
             return settings.init_samples
         args = trainer.args

@@ -427,12 +427,13 @@ class LwALTrainer(HookedTrainer):
         model = self.lwal_model
         if model is None:
             return
-        if self._whole_step is not None:
-            self._whole_step.commit(model)
-        if model.label_update.of_batch:
-            model.commit(model.label_table.pending_sums)
-        else:
-            model.commit(self._step_rows.take(model.label_table, self.accelerator.optimizer_step_was_skipped))
+        with self.writing(model.label_table):
+            if self._whole_step is not None:
+                self._whole_step.commit(model)
+            if model.label_update.of_batch:
+                model.commit(model.label_table.pending_sums)
+            else:
+                model.commit(self._step_rows.take(model.label_table, self.accelerator.optimizer_step_was_skipped))
 
     def refresh_for_evaluation(self, epoch_end: bool) -> None:
         """Before an evaluation or save: write evaluation-mode label vectors where the settings want it.

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pickle import UnpicklingError
 from typing import Any
 from weakref import ref
@@ -30,6 +30,7 @@ from ..objectives import Objective
 from ..settings.training_args import LwALSettings
 from .sharding import is_sharded, shard_with, step_one_by_one
 from .state_checks import check_states
+from .zero import check_whole, written_to_copies
 
 logger = logging.getLogger(__name__)
 
@@ -150,7 +151,7 @@ class HookedTrainer(Trainer):
     loss_is_scaled_for_ga: Any
     _unwrapped: tuple[Callable[[], Any], Callable[[], Any]] = (lambda: None, lambda: None)
     _before_trial: Mapping[str, Any] = {}
-    _own_parameters: list[list[Tensor]] = []
+    _own_parameters: Sequence[list[Tensor]] = ()
 
     @property
     def core_model(self) -> Any:
@@ -201,6 +202,8 @@ class HookedTrainer(Trainer):
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         folder = output_dir or str(self.args.output_dir)
+        if self.shards_weights and (model := self.lwal_model) is not None:
+            model.bring_labels_up_to_date()  # through the head, which takes all ranks; one alone saves
         for part in self._parts:
             part.model_saving(folder)
         super()._save(output_dir, state_dict)
@@ -273,6 +276,10 @@ class HookedTrainer(Trainer):
 
     # -- engines ------------------------------------------------------------------------------------------------------
 
+    def writing(self, *modules: nn.Module) -> AbstractContextManager[None]:
+        """Within, parameters of ``modules`` may be written beside the optimizer."""
+        return written_to_copies(*modules) if self.is_deepspeed_enabled else nullcontext()
+
     @property
     def shards_by_fsdp2(self) -> bool:
         """Whether ``fully_shard`` takes the weights apart."""
@@ -280,30 +287,34 @@ class HookedTrainer(Trainer):
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
         if not self.shards_by_fsdp2 or self.lwal_model is None:
-            return super()._prepare_for_training(*args, **kwargs)
+            prepared = super()._prepare_for_training(*args, **kwargs)
+            if self.is_deepspeed_enabled:
+                check_whole(self.core_model)
+            return prepared
         shard_with(self.accelerator, self.model)
         optimizer = self.create_optimizer()
         step_one_by_one(optimizer.param_groups)
         self._own_parameters = [list(group["params"]) for group in optimizer.param_groups]
-        vars(self)["create_optimizer"] = lambda: optimizer  # a subclass may make another one at every call
+        self.__dict__["create_optimizer"] = lambda: optimizer  # a subclass may make another one at every call
         try:
             prepared = super()._prepare_for_training(*args, **kwargs)
         finally:
-            del vars(self)["create_optimizer"]
+            del self.__dict__["create_optimizer"]
         self._give_back_parameters()
         return prepared
 
     def _give_back_parameters(self) -> None:
-        """accelerate tells the optimizer's parameters apart by address: a rank's empty parts of several are one there."""
+        """Undo what accelerate took for the same: empty parts of several parameters have one address."""
         for group, parameters in zip(self.optimizer.param_groups, self._own_parameters, strict=False):
             group["params"] = parameters
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """As in transformers, which with ``SHARDED_STATE_DICT`` would save nothing at all."""
         super().save_model(output_dir, _internal_call)
-        if self.shards_by_fsdp2 and not _internal_call:
-            if "FULL_STATE_DICT" not in str(self.accelerator.state.fsdp_plugin.state_dict_type):
-                self._save(output_dir, state_dict=self.accelerator.get_state_dict(self.model))
+        if _internal_call or not self.shards_by_fsdp2:
+            return
+        if "FULL_STATE_DICT" not in str(self.accelerator.state.fsdp_plugin.state_dict_type):
+            self._save(output_dir, state_dict=self.accelerator.get_state_dict(self.model))
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
         """As in transformers, which with FSDP2 cannot evaluate a model before it was trained."""
