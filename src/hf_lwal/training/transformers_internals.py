@@ -54,7 +54,7 @@ INTERNALS: dict[str, tuple[tuple[str, ...], str]] = {
     "_prepare_inputs": (("inputs",), "micro-batches that are embedded before their turn"),
     "_push_from_checkpoint": (("checkpoint_folder",), "sends weights and arguments, but no table, code or card"),
     "_remove_unused_columns": (("dataset", "description"), "start rows have training's columns"),
-    "_run_epoch": ((), "looks for the end of training only after one step more"),
+    "_run_epoch": (("epoch", "train_dataloader"), "looks for the end only after one step more; whose rows are skipped"),
     "_save": (("output_dir", "state_dict"), "what belongs beside weights; PEFT overwrites the card"),
     "_save_checkpoint": (("model", "trial"), "a checkpoint that is written again is not whole until it is done"),
     "_save_optimizer_and_scheduler": (("output_dir",), "the objective's state is saved with them"),
@@ -268,6 +268,7 @@ class HookedTrainer(Trainer):
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         if self.state.global_step < self.state.max_steps:
+            _set_epoch(kwargs["train_dataloader"], kwargs["epoch"])
             super()._run_epoch(*args, **kwargs)
             return
         logger.warning(
@@ -367,6 +368,15 @@ class HookedTrainer(Trainer):
         """A batch as the model gets it."""
         prepared: dict[str, Any] = self._prepare_inputs(batch)
         return prepared
+
+
+def _set_epoch(part: Any, epoch: int) -> None:
+    """Tell samplers of an epoch; accelerate before 1.7 does not where a resumed epoch skips rows."""
+    if hasattr(part, "set_epoch"):
+        part.set_epoch(epoch)
+    for inner in (getattr(part, name, None) for name in ("batch_sampler", "sampler")):
+        if inner is not None:
+            _set_epoch(inner, epoch)
 
 
 @contextmanager
