@@ -14,9 +14,11 @@ from pickle import UnpicklingError
 from typing import Any
 from weakref import ref
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
+from torch.serialization import safe_globals
 from torch.utils.data import DataLoader
 from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -54,7 +56,7 @@ INTERNALS: dict[str, tuple[tuple[str, ...], str]] = {
     "_prepare_inputs": (("inputs",), "micro-batches that are embedded before their turn"),
     "_push_from_checkpoint": (("checkpoint_folder",), "sends weights and arguments, but no table, code or card"),
     "_remove_unused_columns": (("dataset", "description"), "start rows have training's columns"),
-    "_run_epoch": (("epoch", "train_dataloader"), "looks for the end only after one step more; whose rows are skipped"),
+    "_run_epoch": (("epoch", "train_dataloader"), "looks for the end one step late; whose rows of it are left out"),
     "_save": (("output_dir", "state_dict"), "what belongs beside weights; PEFT overwrites the card"),
     "_save_checkpoint": (("model", "trial"), "a checkpoint that is written again is not whole until it is done"),
     "_save_optimizer_and_scheduler": (("output_dir",), "the objective's state is saved with them"),
@@ -62,6 +64,9 @@ INTERNALS: dict[str, tuple[tuple[str, ...], str]] = {
     "_set_signature_columns_if_needed": ((), "a forward with **kwargs hides the columns that the encoder takes"),
 }
 """Private method of Trainer → parameters that are relied on, and why it is overridden or called."""
+
+ARRAYS = [(np.empty(0).__reduce__()[0], f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")]
+"""What makes an array of its saved form, as NumPy 1 and 2 call it; transformers allows the name of the installed one."""
 
 
 class TrainerPart:
@@ -216,7 +221,7 @@ class HookedTrainer(Trainer):
                 part.optimizer_loaded(checkpoint)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
-        with _named(checkpoint, "the state of the random generators"):
+        with _named(checkpoint, "the state of the random generators"), safe_globals(ARRAYS):
             super()._load_rng_state(checkpoint)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
