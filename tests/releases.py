@@ -13,10 +13,27 @@ HAS_ALL_ARCHITECTURES = Version("5.24") <= TRANSFORMERS
 
 CHECKPOINTING = "activation" if Version("5.23") <= TRANSFORMERS else "gradient"
 """What stands before ``_checkpointing`` in names of arguments and attributes."""
-MOVES_KEYS_OF_VIT = Version("5.9") <= TRANSFORMERS
+RENAMES_VIT = Version("5.9") <= TRANSFORMERS
 """Whether ViT's layers have other names than its checkpoints."""
+DRAWS_RESNET_TWICE = Version("5.13") <= TRANSFORMERS
+"""Whether a fresh ResNet has the weights that recorded trainings began with."""
+STOCK_TAKES_PREFIXES = TRANSFORMERS < Version("5.24")
+"""Whether backbones of stock text classifiers name ``past_key_values``."""
+DIVIDES_TWICE = TRANSFORMERS < Version("5.6")
+"""Whether the stock Trainer's gradients are divided by the micro-batches once more, those of stock models too."""
 
 exports_onnx = pytest.mark.skipif(find_spec("transformers.exporters") is None, reason="transformers before 5.13")
 one_graph = pytest.mark.skipif(
     Version(torch.__version__) < Version("2.7"), reason="PyTorch 2.6 breaks the graph in transformers' own forward"
 )
+takes_lists_of_names = pytest.mark.skipif(TRANSFORMERS < Version("5.18"), reason="id2label must be a dictionary")
+
+
+def without_oldest_names(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Tensors under the model's names; transformers before 5.6 saves a BERT that was loaded under older ones."""
+    if Version("5.6") <= TRANSFORMERS:
+        return tensors
+    endings = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+    for old, new in endings.items():
+        tensors = {name.replace(old, new): tensor for name, tensor in tensors.items()}
+    return tensors
