@@ -17,16 +17,16 @@ RENAMES_VIT = Version("5.9") <= TRANSFORMERS
 """Whether ViT's layers have other names than its checkpoints."""
 DRAWS_RESNET_TWICE = Version("5.13") <= TRANSFORMERS
 """Whether a fresh ResNet has the weights that recorded trainings began with."""
-STOCK_TAKES_PREFIXES = TRANSFORMERS < Version("5.24")
+STOCK_TAKES_PREFIXES = Version("5.24") > TRANSFORMERS
 """Whether backbones of stock text classifiers name ``past_key_values``."""
-DIVIDES_TWICE = TRANSFORMERS < Version("5.6")
+DIVIDES_TWICE = Version("5.6") > TRANSFORMERS
 """Whether the stock Trainer's gradients are divided by the micro-batches once more, those of stock models too."""
 
 exports_onnx = pytest.mark.skipif(find_spec("transformers.exporters") is None, reason="transformers before 5.13")
 one_graph = pytest.mark.skipif(
     Version(torch.__version__) < Version("2.7"), reason="PyTorch 2.6 breaks the graph in transformers' own forward"
 )
-takes_lists_of_names = pytest.mark.skipif(TRANSFORMERS < Version("5.18"), reason="id2label must be a dictionary")
+takes_lists_of_names = pytest.mark.skipif(Version("5.18") > TRANSFORMERS, reason="id2label must be a dictionary")
 
 
 def without_oldest_names(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
