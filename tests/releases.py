@@ -21,11 +21,11 @@ STOCK_TAKES_PREFIXES = Version("5.24") > TRANSFORMERS
 """Whether backbones of stock text classifiers name ``past_key_values``."""
 DIVIDES_TWICE = Version("5.6") > TRANSFORMERS
 """Whether the stock Trainer's gradients are divided by the micro-batches once more, those of stock models too."""
+ONE_GRAPH = Version("2.7") <= Version(torch.__version__)
+"""Whether a stock model is compiled without breaks."""
 
 exports_onnx = pytest.mark.skipif(find_spec("transformers.exporters") is None, reason="transformers before 5.13")
-one_graph = pytest.mark.skipif(
-    Version(torch.__version__) < Version("2.7"), reason="PyTorch 2.6 breaks the graph in transformers' own forward"
-)
+one_graph = pytest.mark.skipif(not ONE_GRAPH, reason="PyTorch 2.6 breaks the graph in transformers' own forward")
 takes_lists_of_names = pytest.mark.skipif(Version("5.18") > TRANSFORMERS, reason="id2label must be a dictionary")
 
 

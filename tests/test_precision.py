@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from releases import CHECKPOINTING, one_graph
+from releases import CHECKPOINTING, ONE_GRAPH
 from test_modeling import LABELS, build, inputs_for
 from test_trainer import TEST, TRAIN, arguments, lwal
 from torch._dynamo.utils import counters
@@ -78,7 +78,6 @@ def test_checkpointed_activations_count_rows_once(tiny_config, tmp_path):
         assert torch.allclose(value.double(), states[1][key].double(), atol=1e-5), key
 
 
-@one_graph
 @pytest.mark.parametrize("name", ["bert", "vit"])
 @pytest.mark.parametrize("preset", ["default", "paper"])
 def test_compiled_forward(tiny_config, name, preset):
@@ -108,8 +107,9 @@ def test_compiled_forward(tiny_config, name, preset):
         assert losses[0] == pytest.approx(losses[1], rel=1e-4), step
         if step == 1:
             graphs = counters["stats"]["unique_graphs"]
-    assert counters["stats"]["unique_graphs"] == graphs
-    assert sum(counters["graph_break"].values()) <= 1
+    if ONE_GRAPH:
+        assert counters["stats"]["unique_graphs"] == graphs
+        assert sum(counters["graph_break"].values()) <= 1
 
 
 def replica_of(module):

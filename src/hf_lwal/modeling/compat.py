@@ -6,7 +6,7 @@ Each comment says from which release on there is nothing left to bridge.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import transformers
@@ -25,6 +25,16 @@ from transformers import AutoConfig, PreTrainedConfig, configuration_utils  # no
 
 _SPEC = getattr(configuration_utils, "SubConfigSpec", None)  # transformers 5.20
 is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)  # torch 2.7
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def beside_graphs(function: _Function) -> _Function:
+    """Keep ``function`` itself, not what it calls, out of compiled graphs: PyTorch 2.6 cannot guard its own state."""
+    if hasattr(torch.compiler, "is_exporting"):  # torch 2.7
+        return function
+    kept: _Function = torch._dynamo.disable(function, recursive=False)
+    return kept
 
 
 def class_attributes_for(part: str) -> dict[str, Any]:
