@@ -33,7 +33,7 @@ def beside_graphs(function: _Function) -> _Function:
     """Keep ``function`` itself, not what it calls, out of compiled graphs: PyTorch 2.6 cannot guard its own state."""
     if hasattr(torch.compiler, "is_exporting"):  # torch 2.7
         return function
-    kept: _Function = torch._dynamo.disable(function, recursive=False)
+    kept: _Function = torch.compiler.disable(function, recursive=False)  # type: ignore[no-untyped-call]
     return kept
 
 

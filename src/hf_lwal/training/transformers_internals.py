@@ -65,7 +65,9 @@ INTERNALS: dict[str, tuple[tuple[str, ...], str]] = {
 }
 """Private method of Trainer → parameters that are relied on, and why it is overridden or called."""
 
-ARRAYS = [(np.empty(0).__reduce__()[0], f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")]
+ARRAYS: list[Any] = [
+    (np.empty(0).__reduce__()[0], f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")
+]
 """What makes an array of what was saved, as NumPy 1 and 2 call it; transformers allows the name that it has now."""
 
 
