@@ -6,6 +6,7 @@ Each comment says from which release on there is nothing left to bridge.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -54,6 +55,15 @@ def as_config(saved: Any) -> Any:
         return saved
     fields = {} if saved is None else dict(saved)
     return AutoConfig.for_model(fields.pop("model_type", "bert"), **fields)
+
+
+def save_onnx(exported: Any, path: Path) -> None:
+    """Write what transformers' exporter returned, with its weights in a file beside it; ``model.onnx`` is its name."""
+    if hasattr(exported, "save_pretrained"):  # transformers 5.23
+        exported.save_pretrained(path.parent)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    exported.save(path, external_data=True)
 
 
 def untested_release() -> str | None:
