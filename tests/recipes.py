@@ -19,6 +19,7 @@ from accelerate import Accelerator
 from accelerate.local_sgd import LocalSGD
 from accelerate.tracking import GeneralTracker, on_main_process
 from accelerate.utils import DistributedDataParallelKwargs, ProfileKwargs, find_executable_batch_size
+from releases import RENAMES_VIT
 from swap_data import NAMES, backbone
 from tiny_models import tiny_config
 from torch import Tensor, nn
@@ -427,7 +428,7 @@ def peft_images(names: Names, models: dict[str, str], folder: Path) -> Outcome:
     config = peft.LoraConfig(
         r=16,
         lora_alpha=16,
-        target_modules=["q_proj", "v_proj"],  # "query" and "value" before transformers 5
+        target_modules=["q_proj", "v_proj"] if RENAMES_VIT else ["query", "value"],
         lora_dropout=0.1,
         bias="none",
         modules_to_save=["classifier"],

@@ -11,7 +11,29 @@ TRANSFORMERS = Version(transformers.__version__)
 HAS_ALL_ARCHITECTURES = Version("5.24") <= TRANSFORMERS
 """Whether transformers has all that tests name; some in earlier releases do not run as they were published."""
 
+CHECKPOINTING = "activation" if Version("5.23") <= TRANSFORMERS else "gradient"
+"""What stands before ``_checkpointing`` in names of arguments and attributes."""
+RENAMES_VIT = Version("5.9") <= TRANSFORMERS
+"""Whether ViT's layers have other names than its checkpoints."""
+DRAWS_RESNET_TWICE = Version("5.13") <= TRANSFORMERS
+"""Whether a fresh ResNet has the weights that recorded trainings began with."""
+STOCK_TAKES_PREFIXES = Version("5.24") > TRANSFORMERS
+"""Whether backbones of stock text classifiers name ``past_key_values``."""
+DIVIDES_TWICE = Version("5.6") > TRANSFORMERS
+"""Whether the stock Trainer's gradients are divided by the micro-batches once more, those of stock models too."""
+ONE_GRAPH = Version("2.7") <= Version(torch.__version__)
+"""Whether a stock model is compiled without breaks."""
+
 exports_onnx = pytest.mark.skipif(find_spec("transformers.exporters") is None, reason="transformers before 5.13")
-one_graph = pytest.mark.skipif(
-    Version(torch.__version__) < Version("2.7"), reason="PyTorch 2.6 breaks the graph in transformers' own forward"
-)
+one_graph = pytest.mark.skipif(not ONE_GRAPH, reason="PyTorch 2.6 breaks the graph in transformers' own forward")
+takes_lists_of_names = pytest.mark.skipif(Version("5.18") > TRANSFORMERS, reason="id2label must be a dictionary")
+
+
+def without_oldest_names(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Tensors under the model's names; transformers before 5.6 saves a BERT that was loaded under older ones."""
+    if Version("5.6") <= TRANSFORMERS:
+        return tensors
+    endings = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+    for old, new in endings.items():
+        tensors = {name.replace(old, new): tensor for name, tensor in tensors.items()}
+    return tensors

@@ -177,13 +177,15 @@ def test_batch_norm(torchrun_folder):
     assert torch.equal(one["loss"], other["loss"])
 
 
-def test_resume_in_two_processes(torchrun_folder):
-    """Random state, pending sums or a table of rank 0 alone would change the run after a preemption."""
+@pytest.mark.parametrize("step", [3, 5], ids=["first epoch", "second epoch"])
+def test_resume_in_two_processes(torchrun_folder, step):
+    """Random state, pending sums, a table of rank 0 alone, or the first epoch's rows would change what is resumed."""
     for rank in both_ranks(torchrun_folder, "resume"):
+        resumed = rank[f"resumed at {step}"]
         for name, tensor in rank["whole"]["tensors"].items():
             if name != "gradient":  # of the first step after the start, which is another one
-                assert torch.equal(tensor, rank["resumed"]["tensors"][name]), name
-        assert rank["whole"]["checksums"]["step 6"] == rank["resumed"]["checksums"]["step 6"]
+                assert torch.equal(tensor, resumed["tensors"][name]), name
+        assert rank["whole"]["checksums"]["step 6"] == resumed["checksums"]["step 6"]
 
 
 def test_resume_in_one_process(torchrun_folder, tmp_path):

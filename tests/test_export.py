@@ -100,7 +100,7 @@ def test_every_architecture(models, name, tmp_path):
     before = copy.deepcopy(model.state_dict())
     random_state = torch.get_rng_state()
     stock, report = fold_with_report(model, [inputs_for(model, 16, 3)], add_bias=name == "llama")
-    draws = name == "wav2vec2" and Version("5.10") > TRANSFORMERS  # for layers to drop, in evaluations too
+    draws = name == "wav2vec2" and Version("5.23") > TRANSFORMERS  # for layers to drop, in evaluations too
     assert draws or torch.equal(torch.get_rng_state(), random_state)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert type(stock) is type(model.encoder)

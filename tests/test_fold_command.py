@@ -84,6 +84,7 @@ def test_a_head_without_bias_goes_to_onnx_alone(saved, tmp_path, capsys):
     assert logits.shape == (1, LABELS)
 
 
+@exports_onnx
 def test_a_failure_leaves_nothing(saved, tmp_path, monkeypatch, capsys):
     """Half a folder looks like a model and serves something else."""
     from hf_lwal.modeling import onnx_export

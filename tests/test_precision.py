@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from releases import one_graph
+from releases import CHECKPOINTING, ONE_GRAPH
 from test_modeling import LABELS, build, inputs_for
 from test_trainer import TEST, TRAIN, arguments, lwal
 from torch._dynamo.utils import counters
@@ -69,16 +69,15 @@ def test_checkpointed_activations_count_rows_once(tiny_config, tmp_path):
     states = []
     for checkpointing in (False, True):
         model = lwal(tiny_config)
-        args = arguments(tmp_path, max_steps=4, activation_checkpointing=checkpointing)
+        args = arguments(tmp_path, max_steps=4, **{f"{CHECKPOINTING}_checkpointing": checkpointing})
         LwALTrainer(model, args, train_dataset=TRAIN).train()
-        assert model.is_activation_checkpointing == checkpointing
+        assert getattr(model, f"is_{CHECKPOINTING}_checkpointing") == checkpointing
         assert int(model.label_table.counts.sum()) == 16 * LABELS + 4 * 16
         states.append(model.state_dict())
     for key, value in states[0].items():
         assert torch.allclose(value.double(), states[1][key].double(), atol=1e-5), key
 
 
-@one_graph
 @pytest.mark.parametrize("name", ["bert", "vit"])
 @pytest.mark.parametrize("preset", ["default", "paper"])
 def test_compiled_forward(tiny_config, name, preset):
@@ -108,8 +107,9 @@ def test_compiled_forward(tiny_config, name, preset):
         assert losses[0] == pytest.approx(losses[1], rel=1e-4), step
         if step == 1:
             graphs = counters["stats"]["unique_graphs"]
-    assert counters["stats"]["unique_graphs"] == graphs
-    assert sum(counters["graph_break"].values()) <= 1
+    if ONE_GRAPH:
+        assert counters["stats"]["unique_graphs"] == graphs
+        assert sum(counters["graph_break"].values()) <= 1
 
 
 def replica_of(module):

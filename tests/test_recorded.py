@@ -7,7 +7,9 @@ import sys
 
 import pytest
 import torch
+import transformers
 from recording import CHECKPOINTS, LATER, LOOPS, RECORDED, RUNS, looped, platform, resumed, trained
+from releases import DRAWS_RESNET_TWICE, without_oldest_names
 from safetensors.torch import load_file
 from trajectory import logits_of, rows_for
 from transformers import AutoModelForImageClassification, AutoModelForSequenceClassification
@@ -49,6 +51,8 @@ def compare(found, known):
 @pytest.mark.parametrize("name", RUNS)
 def test_trainings_go_as_before(name, tmp_path):
     """A rewrite of the training must not move a single digit of any way of training."""
+    if RUNS[name][0] == "resnet" and not DRAWS_RESNET_TWICE:
+        pytest.skip("earlier releases start a fresh ResNet from other weights")
     compare(trained(name, tmp_path)[1], KNOWN["runs"][name])
 
 
@@ -85,7 +89,7 @@ def test_saved_models_load_as_before(name, tmp_path):
         torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
         assert platform() != KNOWN["platform"] or torch.equal(logits, expected)
     model.save_pretrained(tmp_path)
-    before, after = (load_file(path / "model.safetensors") for path in (folder, tmp_path))
+    before, after = (without_oldest_names(load_file(path / "model.safetensors")) for path in (folder, tmp_path))
     assert after.keys() - before.keys() == {f"classifier.{name}" for name in LATER}
     assert not any(after[name].any() for name in after.keys() - before.keys())
     assert all(torch.equal(before[key], after[key]) for key in before)
@@ -94,7 +98,9 @@ def test_saved_models_load_as_before(name, tmp_path):
         if file == "label_table.json":
             assert sorted(found.pop("checksums")) == ["config.json", "model.safetensors"]  # of later versions
         if file == "config.json":
+            assert found["transformers_version"] == transformers.__version__
             for config in (found, known):
+                del config["transformers_version"]
                 config["encoder_config"].pop("dtype", None)  # transformers learns it by loading
                 config.pop("use_cache", None)  # the Trainer sets it, and models without a cache forget it
         assert found == known

@@ -4,12 +4,15 @@ import builtins
 import gc
 import io
 import os
+import re
 import shutil
 import sys
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from datasets import concatenate_datasets
@@ -135,6 +138,25 @@ def test_ignore_data_skip_within_an_epoch(tmp_path, tiny_config):
     assert expected["classifier.counts"].sum() + expected["classifier.pending_sums"][:, -1].sum() == 20 + 24 + ROWS
     differing = [name for name, value in expected.items() if not torch.equal(value, resumed[name])]
     assert set(differing) <= {"classifier.row_scatter"}  # measured on some rows of unlike data sets
+
+
+@pytest.mark.parametrize("core", ["core", "_core"])
+def test_random_states_of_either_numpy(tmp_path, whole, core):
+    """Between NumPy 1 and 2 a module was renamed: after an upgrade no checkpoint could be resumed from."""
+    checkpoint = Path(shutil.copytree(whole[0] / "checkpoint-4", tmp_path / "checkpoint-4"))
+    with zipfile.ZipFile(checkpoint / "rng_state.pth") as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    renamed = {name: re.sub(rb"numpy\._?core\.", f"numpy.{core}.".encode(), held) for name, held in files.items()}
+    assert sum(f"numpy.{core}.multiarray".encode() in held for held in renamed.values()) == 1
+    with zipfile.ZipFile(checkpoint / "rng_state.pth", "w") as archive:
+        for name, held in renamed.items():
+            archive.writestr(name, held)
+    trainer, found = trainer_in(tmp_path / "resumed"), []
+    for folder in (whole[0] / "checkpoint-4", checkpoint):
+        np.random.seed(7)
+        trainer._load_rng_state(str(folder))
+        found.append(np.random.random(3).tolist())
+    assert found[0] == found[1] != np.random.RandomState(7).random(3).tolist()
 
 
 def test_killed_three_times(tmp_path, capsys):

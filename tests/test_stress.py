@@ -152,7 +152,7 @@ def test_two_of_five_labels_are_wrong(tmp_path, options):
     assert sum(recalls) / LABELS > 0.95
 
 
-@pytest.mark.parametrize("rate", [0.1, 1e2, 1e10, 1e38])
+@pytest.mark.parametrize("rate", [0.1, 1e2, 1e10, 1e37])
 @pytest.mark.parametrize("options", [{}, {"lwal_preset": "paper"}], ids=str)
 def test_a_learning_rate_a_hundred_times_too_high(tmp_path, caplog, rate, options):
     """It learns, or says what to try: a training that ends normally at chance does neither."""

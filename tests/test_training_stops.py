@@ -27,14 +27,14 @@ def trainer_of(folder, data=ROWS, **options):
 @pytest.mark.parametrize("options", [{}, {"lwal_preset": "paper"}, {"label_method": "one_hot"}], ids=str)
 def test_weights_of_nan_end_the_training(tmp_path, options):
     """A rate of 1e10 ended normally, with a logged loss of 0.0 and an accuracy, from weights of NaN."""
-    trainer = trainer_of(tmp_path, learning_rate=1e38, max_grad_norm=0.0, logging_steps=500, **options)
+    trainer = trainer_of(tmp_path, learning_rate=1e37, max_grad_norm=0.0, logging_steps=500, **options)
     with pytest.raises(FloatingPointError, match=r"After step \d .* hold NaN or infinity, .*lower the learning rate"):
         trainer.train()
 
 
 def test_weights_of_nan_are_neither_measured_nor_saved(tmp_path):
     options = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
-    trainer = trainer_of(tmp_path, learning_rate=1e38, max_grad_norm=0.0, logging_steps=500, **options)
+    trainer = trainer_of(tmp_path, learning_rate=1e37, max_grad_norm=0.0, logging_steps=500, **options)
     with pytest.raises(FloatingPointError):
         trainer.train()
     assert not [entry for entry in trainer.state.log_history if "eval_accuracy" in entry]

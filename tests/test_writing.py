@@ -4,6 +4,7 @@ import os
 import resource
 import shutil
 import signal
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -273,11 +274,12 @@ def test_compare_on_a_full_disk(tmp_path, capsys):
     assert not list(tmp_path.iterdir())
 
 
+ZERO_BYTE = "embedded null byte" if sys.version_info < (3, 13) else "stat: embedded null character in path"
 PLACES = {
     "{tmp}/dead{end}": "is a link to 'nowhere', which does not exist: make that",
     "{tmp}/circle{end}": "is no name that can be written to (Too many levels of symbolic links)",
     "{tmp}/" + "x" * 300 + "{end}": "is no name that can be written to (File name too long)",
-    "{tmp}/a\0b{end}": "is no name that can be written to (embedded null byte)",
+    "{tmp}/a\0b{end}": f"is no name that can be written to ({ZERO_BYTE})",
     "~nobody-of-that-name/x{end}": "is no name that can be written to (Could not determine home directory)",
     "{tmp}/file/below{end}": "file' is a file",
 }

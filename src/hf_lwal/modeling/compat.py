@@ -6,7 +6,8 @@ Each comment says from which release on there is nothing left to bridge.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 import transformers
@@ -26,6 +27,16 @@ from transformers import AutoConfig, PreTrainedConfig, configuration_utils  # no
 _SPEC = getattr(configuration_utils, "SubConfigSpec", None)  # transformers 5.20
 is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)  # torch 2.7
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def beside_graphs(function: _Function) -> _Function:
+    """Keep ``function`` itself, not what it calls, out of compiled graphs: PyTorch 2.6 cannot guard its own state."""
+    if hasattr(torch.compiler, "is_exporting"):  # torch 2.7
+        return function
+    kept: _Function = torch.compiler.disable(function, recursive=False)  # type: ignore[no-untyped-call]
+    return kept
+
 
 def class_attributes_for(part: str) -> dict[str, Any]:
     """Class attributes that tell transformers of a configuration within another, of any model type.
@@ -44,6 +55,15 @@ def as_config(saved: Any) -> Any:
         return saved
     fields = {} if saved is None else dict(saved)
     return AutoConfig.for_model(fields.pop("model_type", "bert"), **fields)
+
+
+def save_onnx(exported: Any, path: Path) -> None:
+    """Write what transformers' exporter returned, with its weights in a file beside it; ``model.onnx`` is its name."""
+    if hasattr(exported, "save_pretrained"):  # transformers 5.23
+        exported.save_pretrained(path.parent)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    exported.save(path, external_data=True)
 
 
 def untested_release() -> str | None:

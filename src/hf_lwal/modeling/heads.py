@@ -13,6 +13,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from .building import ConfigurationError
+from .compat import beside_graphs
 from .tasks import TASKS
 
 logger = logging.getLogger(__name__)
@@ -112,6 +113,7 @@ _running = _Running()
 _registering = threading.Lock()
 
 
+@beside_graphs
 def run_without_head(encoder: nn.Module, head_name: str, inputs: dict[str, Any]) -> Any:
     """Run ``encoder`` with its head as the identity, so that what it calls logits are the pooled features (B, H).
 
@@ -131,6 +133,7 @@ def run_without_head(encoder: nn.Module, head_name: str, inputs: dict[str, Any])
     return _run_without_head(encoder, hooked_head(encoder, head_name), inputs)[0]
 
 
+@beside_graphs
 def run_with_features(encoder: nn.Module, head_name: str, inputs: dict[str, Any]) -> tuple[Any, Any, Any]:
     """Run ``encoder``, and its head on the features that `run_without_head` returns.
 
@@ -153,6 +156,7 @@ def run_with_features(encoder: nn.Module, head_name: str, inputs: dict[str, Any]
     return head(features), features, encoded
 
 
+@beside_graphs
 def _run_without_head(encoder: nn.Module, head: nn.Module, inputs: dict[str, Any]) -> tuple[Any, Any]:
     outer = _running.head, _running.last
     _running.head, _running.last = head, None
@@ -181,6 +185,7 @@ def hooked_head(encoder: nn.Module, head_name: str) -> nn.Module:
     return head
 
 
+@beside_graphs
 def _return_input(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
     if _running.head is not module:
         return output

@@ -20,6 +20,7 @@ import transformers
 from torch import Tensor, nn
 from transformers.utils import ModelOutput
 
+from .compat import save_onnx
 from .core import LabelTableModel
 from .fold_check import largest_difference
 from .heads import scores_of
@@ -92,7 +93,7 @@ def export_onnx(
     batch = {name: _example(value) for name, value in batch.items()}
     with _quiet():
         exported = OnnxExporter().export(model, batch, config=OnnxConfig(dynamic=True))
-        exported.save_pretrained(folder)
+        save_onnx(exported, Path(folder) / FILE_NAME)
     batches = [*_variants(batch, model.config), *({name: _plain(more[name]) for name in batch} for more in compared)]
     return _compared(model, Path(folder) / FILE_NAME, batches)
 

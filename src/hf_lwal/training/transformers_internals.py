@@ -14,9 +14,11 @@ from pickle import UnpicklingError
 from typing import Any
 from weakref import ref
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
+from torch.serialization import safe_globals
 from torch.utils.data import DataLoader
 from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -60,7 +62,7 @@ INTERNALS: dict[str, tuple[tuple[str, ...], str]] = {
     "_prepare_inputs": (("inputs",), "micro-batches that are embedded before their turn"),
     "_push_from_checkpoint": (("checkpoint_folder",), "sends weights and arguments, but no table, code or card"),
     "_remove_unused_columns": (("dataset", "description"), "start rows have training's columns"),
-    "_run_epoch": ((), "looks for the end of training only after one step more"),
+    "_run_epoch": (("epoch", "train_dataloader"), "looks for the end one step late; whose rows of it are left out"),
     "_save": (("output_dir", "state_dict"), "what belongs beside weights; PEFT overwrites the card"),
     "_save_checkpoint": (("model", "trial"), "a checkpoint that is written again is not whole until it is done"),
     "_save_optimizer_and_scheduler": (("output_dir",), "the objective's state is saved with them"),
@@ -68,6 +70,11 @@ INTERNALS: dict[str, tuple[tuple[str, ...], str]] = {
     "_set_signature_columns_if_needed": ((), "a forward with **kwargs hides the columns that the encoder takes"),
 }
 """Private method of Trainer → parameters that are relied on, and why it is overridden or called."""
+
+ARRAYS: list[Any] = [
+    (np.empty(0).__reduce__()[0], f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")
+]
+"""What makes an array of what was saved, as NumPy 1 and 2 call it; transformers allows the name that it has now."""
 
 
 class TrainerPart:
@@ -226,7 +233,7 @@ class HookedTrainer(Trainer):
                 part.optimizer_loaded(checkpoint)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
-        with _named(checkpoint, "the state of the random generators"):
+        with _named(checkpoint, "the state of the random generators"), safe_globals(ARRAYS):
             super()._load_rng_state(checkpoint)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
@@ -327,6 +334,7 @@ class HookedTrainer(Trainer):
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         if self.state.global_step < self.state.max_steps:
+            _set_epoch(kwargs["train_dataloader"], kwargs["epoch"])
             super()._run_epoch(*args, **kwargs)
             return
         logger.warning(
@@ -429,6 +437,15 @@ class HookedTrainer(Trainer):
 
 
 _UNREADABLE = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError, EOFError)
+
+
+def _set_epoch(part: Any, epoch: int) -> None:
+    """Tell samplers of an epoch; accelerate before 1.7 does not where a resumed epoch skips rows."""
+    if hasattr(part, "set_epoch"):
+        part.set_epoch(epoch)
+    for inner in (getattr(part, name, None) for name in ("batch_sampler", "sampler")):
+        if inner is not None:
+            _set_epoch(inner, epoch)
 
 
 @contextmanager
