@@ -139,7 +139,7 @@ def news(rows):
 
 
 def test_the_code_of_the_readme_trains_pushes_and_changes_labels(tmp_path, monkeypatch):
-    """The first code that anybody copies must not rot: data, weights and the Hub are stand-ins, all else is as written."""
+    """The first code that anybody copies must not rot: only data, weights and the Hub are stand-ins."""
     AutoModelForLwALClassification.from_config(tiny_config("bert", num_labels=2)).base_model.save_pretrained(tmp_path)
     word_tokenizer().save_pretrained(tmp_path)
     monkeypatch.chdir(tmp_path)
