@@ -21,6 +21,7 @@ from .train_data import fit_tokenizer, load_rows, prepare_rows
 from .train_flags import DEFAULTS, build_arguments, training_values
 from .train_model import Job, build_model, check_max_length, choose_start
 from .train_resume import check_same_model, in_order_of_checkpoint, logging_steps_of
+from .verbosity import note
 from .writing import check_output_folder, writing
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ def _train_and_report(options: TrainOptions, output: Path, resume: bool) -> int:
             f"--calibrate sets the scale of a label table, which a model trained with label_method "
             f"{main.lwal_settings.label_method} does not have: leave it out, or train with --label-method lwal."
         )
-    say(*_introduction(job), *(f"Note: {note}." for note in job.rows.notes))
+    note(*_introduction(job), *(f"Note: {found}." for found in job.rows.notes))
     main.add_callback(_at_begin(options, job))
     lock = FolderLock(output)  # to the end of the report, which writes there, too
     if os.environ.get("RANK", "0") == "0" and not lock.take():
@@ -162,7 +163,7 @@ def _train_and_report(options: TrainOptions, output: Path, resume: bool) -> int:
         method = main.lwal_settings.label_method
         trained = {"LwAL" if method == "lwal" else method: _train(main, job, options.calibrate)}
         if options.control:
-            say("", "Control: a one-hot head started from class means, the same steps.")
+            note("", "Control: a one-hot head started from class means, the same steps.")
             values = control_values(job.values)
             trained["one-hot from class means"] = _train(build_trainer(job, values), job)
         say(*report(job, trained))
@@ -306,7 +307,7 @@ def _train(trainer: LwALTrainer, job: Job, calibrate: bool = False) -> LwALTrain
         # As transformers stored it; it would warn that the share of our default is another number.
         trainer.args.logging_steps = logging_steps_of(checkpoint) or trainer.args.logging_steps
     if job.resume:
-        say(f"Continuing from {checkpoint}." if checkpoint else f"No checkpoint in {output} yet: starting anew.")
+        note(f"Continuing from {checkpoint}." if checkpoint else f"No checkpoint in {output} yet: starting anew.")
     try:
         result = trainer.train(resume_from_checkpoint=checkpoint)
     except torch.OutOfMemoryError as error:
