@@ -85,6 +85,20 @@ def test_lines_end_at_line_feeds_and_blank_ones_are_named(door, make, predict, t
     assert ("is a file: what it holds is classified" in error) == (door == "word")
 
 
+@pytest.mark.parametrize("word", ["rows.csv", "nowhere/lines.txt", "rows.JSONL.gz", "~/rows.parquet"])
+def test_a_file_that_does_not_exist_is_not_classified_by_its_name(word, predict):
+    """A mistyped path got a label, with exit code 0, as if somebody had asked about it."""
+    code, lines, error = predict("text", word)
+    assert (code, lines) == (2, [])
+    assert f"There is no file {word!r}" in error
+
+
+@pytest.mark.parametrize("word", ["key1.", "see rows.csv", "example.com", "v1.2"])
+def test_texts_that_only_look_a_little_like_files_are_texts(word, predict):
+    code, lines, _ = predict("text", word)
+    assert (code, inputs(lines)) == (0, [word])
+
+
 def test_blank_words_have_no_answer(predict):
     """An unset variable of the shell was taken for the folder one is in, and a space for a bug."""
     code, lines, errors = predict("text", "", " ", "key1")

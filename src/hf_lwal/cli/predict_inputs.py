@@ -99,6 +99,10 @@ def _texts(word: str, kind: str, wanted: Wanted, tell: Tell, file: bool) -> list
     if not _exists(path):
         if file:
             raise CommandError(f"There is no file {word!r}.")
+        if ending(path) in (*FILES, ".txt") and len(word.split()) == 1:
+            raise CommandError(
+                f"There is no file {word!r}. (To classify the word itself: echo {word!r} | hf-lwal predict MODEL -)"
+            )
         return [Input(_checked(word), word, repr(word))]
     if path.is_dir():
         raise CommandError(f"{word!r} is a folder; name the files in it whose texts are to be classified.")
