@@ -198,6 +198,10 @@ def test_a_settings_file_may_also_be_named_by_a_flag(tmp_path):
         ["--seed", "1", "--config", str(file)],
     ):
         assert cli.with_config(parser, ["train", *words]) == expected
+    for words in (["rows.csv", "--max-steps=3"], ["--data=rows.csv", "--max-steps=3"]):
+        assert cli.with_config(parser, ["train", *words]) == ["train", "--data=rows.csv", "--max-steps=3"]
+    words = ["train", "rows.csv", "--dataset", "others.csv"]
+    assert cli.with_config(parser, words) == words, "which of the two is for the command to ask"
     assert cli.with_config(parser, ["train", "--config"]) == ["train", "--config"], "the parser says what is missing"
 
 

@@ -90,13 +90,18 @@ def _complete(options: completion.CompletionOptions) -> int:
 
 
 def with_config(parser: Parser, given: Sequence[str]) -> list[str]:
-    """Put the settings of a YAML file, the first word after the command, in its place: later flags win over them."""
+    """Put the settings of a YAML file, the first word after the command, in its place: later flags win over them.
+
+    Another first word is the data, as it is for ``audit``, unless a flag names them.
+    """
     words = list(given)
     if "--config" in words[:-1]:  # the other usual way to name it
         place = words.index("--config")
         words = [words[0], words[place + 1], *words[1:place], *words[place + 2 :]]
     if len(words) < 2 or not words[1].endswith((".yaml", ".yml")):
-        return words
+        named = any(word.partition("=")[0] in ("--data", "--dataset") for word in words)
+        data = len(words) > 1 and not words[1].startswith("-") and not named
+        return [words[0], f"--data={words[1]}", *words[2:]] if data else words
     chosen = parser.chosen(Namespace(command=words[0]))
     try:
         config = read_settings(Path(words[1]))

@@ -59,7 +59,7 @@ def add_training_flags(parser: Parser) -> None:
 
     from ..settings.training_args import LwALTrainingArguments
 
-    parser.usage = "hf-lwal train [settings.yaml] --data DATA [--model MODEL] [flags]"
+    parser.usage = "hf-lwal train DATA|settings.yaml [--model MODEL] [flags]"
     groups = (
         parser.add_argument_group("adaptive labels"),
         parser.add_argument_group(
