@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from toy import separable_text, word_tokenizer
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
+from hf_lwal.cli.main import CODES
 from hf_lwal.modeling.export import fold_with_report
 
 PROJECT = Path(__file__).parents[1]
@@ -169,3 +170,4 @@ def test_the_exit_codes_of_both_pages_are_the_same_ones():
         for page in ("questions.md", "command_line.md")
     ]
     assert codes[0] == codes[1] == ["0", "1", "2", "130, 143"]
+    assert re.findall(r"\d+", CODES) == re.findall(r"\d+", " ".join(codes[0])), "and those of hf-lwal --help"
