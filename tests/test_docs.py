@@ -1,10 +1,12 @@
 """The documentation says what is true: names that exist, settings as they are, links that lead somewhere."""
 
 import ast
+import dataclasses
 import re
 import shlex
 import subprocess
 import sys
+from functools import lru_cache
 from html.parser import HTMLParser
 from importlib import import_module
 from pathlib import Path
@@ -325,3 +327,61 @@ def test_every_table_of_figures_stands_beside_a_command(page):
 def test_the_rule_for_tables_finds_what_it_should(text, found):
     """A pattern that matches no cell would let every table pass."""
     assert figures_without_a_command(text) == found
+
+
+# -- commands -------------------------------------------------------------------------------------------------------
+
+
+def commands_of(text):
+    """Command lines of this project in the code of a page, each on one line, without what a shell does with them."""
+    code = "\n".join(part.removeprefix("`") for _, _, parts in sections(text) for part in parts)
+    lines = re.sub(r"\\\n\s*", " ", code).splitlines()
+    for line in lines:
+        for command in re.split(r" && | \| |; ", line.partition("  #")[0].partition(" > ")[0]):
+            if re.match(r"\s*(hf-lwal|python (benchmarks|examples)/\S+) \S", command) and "…" not in command:
+                yield command.strip()
+
+
+@lru_cache
+def flags_of(name):
+    """Flags that a command of hf-lwal, or a script of the project, takes."""
+    if name.endswith(".py"):
+        script = PROJECT / name
+        if not script.exists():
+            return None
+        text = script.read_text(encoding="utf-8")
+        beside = (script.with_name(f"{other}.py") for other in re.findall(r"^from (\w+) import", text, re.MULTILINE))
+        text += "".join(path.read_text(encoding="utf-8") for path in beside if path.exists())
+        fields = dataclasses.fields(LwALTrainingArguments) if "HfArgumentParser" in text else ()
+        return {*re.findall(r'"(--[\w-]+)"', text), *(f"--{field.name}" for field in fields)}
+    parser = build_parser(name)
+    (commands,) = (action.choices for action in parser._actions if action.dest == "command")
+    return set(commands[name]._option_string_actions) if name in commands else None
+
+
+def fault_of(command):
+    """What is wrong with a command, or None."""
+    _, name, *words = shlex.split(command)
+    known = {"--help", "--version"} if name.startswith("-") or name.isupper() else flags_of(name)
+    if known is None:
+        return f"there is no {name}"
+    unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in known]
+    return f"{', '.join(unknown)} unknown" if unknown else None
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{page}" for page in PAGES)])
+def test_the_commands_of_a_page_are_commands(page):
+    """A flag that was renamed leaves commands behind that nobody can run, beside figures that nobody can check."""
+    found = {command: fault_of(command) for command in commands_of((PROJECT / page).read_text(encoding="utf-8"))}
+    assert {command: fault for command, fault in found.items() if fault} == {}
+
+
+def test_commands_are_found_and_read():
+    block = "cat x | hf-lwal predict m - --jsn\npython benchmarks/open_set.py --data-root D \\\n  --nothing\n"
+    found = list(commands_of(f"```bash\n{block}```\n`hf-lwal fly x`, `python benchmarks/gone.py x`"))
+    assert found == [
+        *("hf-lwal predict m - --jsn", "python benchmarks/open_set.py --data-root D  --nothing"),
+        *("hf-lwal fly x", "python benchmarks/gone.py x"),
+    ]
+    assert all(map(fault_of, found))
+    assert fault_of("hf-lwal predict m - --json") is None
