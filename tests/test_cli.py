@@ -1,7 +1,10 @@
 """The command line: flags come from the options, mistakes are one sentence with exit code 2."""
 
+import logging
+import os
 import subprocess
 import sys
+import warnings
 from dataclasses import dataclass, field, fields
 from importlib.metadata import EntryPoint
 from typing import Literal
@@ -9,9 +12,11 @@ from typing import Literal
 import pytest
 from test_modeling import build
 from test_versions import PYPROJECT
+from tqdm.auto import tqdm
 
 from hf_lwal import LwALTrainingArguments
 from hf_lwal.cli import main as cli
+from hf_lwal.cli import verbosity
 from hf_lwal.cli.flags import Parser, add_options, argument, option
 from hf_lwal.errors import CommandError
 
@@ -193,6 +198,10 @@ def test_a_settings_file_may_also_be_named_by_a_flag(tmp_path):
         ["--seed", "1", "--config", str(file)],
     ):
         assert cli.with_config(parser, ["train", *words]) == expected
+    for words in (["rows.csv", "--max-steps=3"], ["--data=rows.csv", "--max-steps=3"]):
+        assert cli.with_config(parser, ["train", *words]) == ["train", "--data=rows.csv", "--max-steps=3"]
+    words = ["train", "rows.csv", "--dataset", "others.csv"]
+    assert cli.with_config(parser, words) == words, "which of the two is for the command to ask"
     assert cli.with_config(parser, ["train", "--config"]) == ["train", "--config"], "the parser says what is missing"
 
 
@@ -347,3 +356,75 @@ def test_a_closed_pipe_is_no_error():
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert "Traceback" not in done.stderr
     assert done.stdout.count("\n") == 1
+
+
+def test_every_flag_of_every_command_takes_hyphens_and_underscores():
+    """Launchers and other libraries write the one or the other; of a no only the hyphens were taken."""
+    parser = cli.build_parser(*cli.MORE_FLAGS)
+    (commands,) = (action.choices for action in parser._actions if action.dest == "command")
+    checked = 0
+    for command in commands.values():
+        known = command._option_string_actions
+        for flag, action in list(known.items()):
+            for other in (f"--{flag[2:].replace('-', '_')}", f"--{flag[2:].replace('_', '-')}"):
+                assert flag == "-h" or known.get(parser._negated(other)) is action, other
+                checked += 1
+    assert checked > 500
+    assert cli.build_parser().parse_args(["report", "r.jsonl", "--no_curves"]).curves is False
+    assert cli.build_parser().parse_args(["predict", "m", "--", "--no_curves"]).inputs == ["--no_curves"]
+
+
+@pytest.fixture
+def talkative(monkeypatch):
+    """Register a command that says everything that a command can say."""
+
+    def run(options):
+        verbosity.note("A note.")
+        logging.getLogger("hf_lwal.test").info("A detail.")
+        logging.getLogger("hf_lwal.test").warning("A warning.")
+        warnings.warn("Another warning.", stacklevel=1)
+        for _ in tqdm([1], desc="A bar"):
+            print("A result.")
+        if options.steps < 0:
+            raise CommandError("A mistake.")
+        return 0
+
+    monkeypatch.setitem(cli.COMMANDS, "talk", (Options, run))
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("--quiet", []),
+        (None, ["A note.", "A warning.", "Another warning.", "A bar"]),
+        ("--verbose", ["A note.", "A warning.", "Another warning.", "A bar", "A detail."]),
+    ],
+)
+def test_quiet_and_verbose_choose_what_is_said_beside_results_and_errors(flag, said, talkative, capsys):
+    """A script that asks for quiet must still get every result and every error, and the next command its notes."""
+    state = logging.root.manager.disable, logging.getLogger("hf_lwal").level, tqdm.__init__, dict(os.environ)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        handler = logging.StreamHandler(sys.stderr)
+        logging.getLogger("hf_lwal.test").addHandler(handler)
+        try:
+            assert cli.main(["talk", *filter(None, [flag]), "--steps=-1"]) == 2
+        finally:
+            logging.getLogger("hf_lwal.test").removeHandler(handler)
+    captured = capsys.readouterr()
+    everything = f"{captured.out}{captured.err}{[str(one.message) for one in warned]}"
+    assert "A result." in captured.out
+    assert "A mistake." in captured.err
+    assert [
+        one for one in ("A note.", "A warning.", "Another warning.", "A bar", "A detail.") if one in everything
+    ] == said
+    assert state == (
+        *(logging.root.manager.disable, logging.getLogger("hf_lwal").level, tqdm.__init__),
+        dict(os.environ),
+    )
+
+
+def test_quiet_and_verbose_are_not_both_possible(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["doctor", "--quiet", "--verbose"])
+    assert "--verbose: not allowed with argument --quiet" in capsys.readouterr().err

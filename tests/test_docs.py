@@ -1,9 +1,12 @@
 """The documentation says what is true: names that exist, settings as they are, links that lead somewhere."""
 
+import ast
+import dataclasses
 import re
 import shlex
 import subprocess
 import sys
+from functools import lru_cache
 from html.parser import HTMLParser
 from importlib import import_module
 from pathlib import Path
@@ -180,6 +183,14 @@ def test_every_page_is_in_the_navigation():
     assert sorted(nav_pages(site["nav"])) == PAGES, "give the page its place in the nav of mkdocs.yml"
 
 
+def test_the_first_page_of_the_site_shows_what_readme_shows():
+    """README's example is run by a test; another copy of it would rot."""
+    readme = (PROJECT / "README.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^```(?:python|diff)\n.*?^```$", readme, re.MULTILINE | re.DOTALL)[:2]
+    assert [block.partition("\n")[0] for block in shown] == ["```python", "```diff"]
+    assert all(block in text_of("index.md") for block in shown)
+
+
 def links(path):
     tokens = MarkdownIt("commonmark").enable("table").parse(path.read_text(encoding="utf-8"))
     inline = [child for token in tokens for child in token.children or []]
@@ -230,3 +241,147 @@ def test_the_site_builds_without_a_warning_and_fetches_nothing_from_elsewhere(tm
         anchors |= loads.anchors
     assert {f"hf_lwal.{name}" for name in hf_lwal.__all__} <= anchors
     assert "hf_lwal.LwALTrainingArguments.lwal_memory" in anchors  # fields are documented by their help texts
+
+
+# -- messages -------------------------------------------------------------------------------------------------------
+
+
+def sentences_of_the_package():
+    """Every text in the source, with … for each value that is put in."""
+    for path in sorted((PROJECT / "src" / "hf_lwal").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                yield "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield re.sub(r"%(\.\d)?[sdrg]", "…", node.value)
+
+
+def quoted_messages():
+    """What the page on messages quotes in bold, each message once."""
+    found = re.findall(r"\*\*\"(.+?)\"\*\*", " ".join(text_of("messages.md").split()))
+    return [message for message in found if "`lwal`" not in message]  # that one is transformers'
+
+
+def test_the_messages_that_the_page_explains_are_those_of_the_package():
+    """Nobody finds an explanation by the words of a message that has other words now."""
+    said = [" ".join(text.split()) for text in sentences_of_the_package()]
+    messages = quoted_messages()
+    assert len(messages) > 25
+    for message in messages:
+        parts = [part.strip(" .:,") for part in message.split("…")]
+        parts = [part for part in parts if len(part) > 1]
+        assert any(all(part in text for part in parts) for text in said), message
+
+
+# -- figures --------------------------------------------------------------------------------------------------------
+
+FIGURE = re.compile(r"[^\w`]*\d[\d,]*\.\d[\d.,\s±/→()%*+−–\-¹²³]*")
+"""A cell that is a measured number: an accuracy, a pair of them, with a deviation or a change."""
+
+
+def sections(text):
+    """Per heading, and for what stands before the first: cells of the tables, and the code, up to the next heading."""
+    tokens = MarkdownIt("commonmark").enable("table").parse(text)
+    found, in_body = [("", [], [])], False
+    for place, token in enumerate(tokens):
+        if token.type == "heading_open":
+            found.append((tokens[place + 1].content, [], []))
+        in_body = (in_body or token.type == "tbody_open") and token.type != "tbody_close"
+        _, cells, code = found[-1]
+        if token.type == "inline" and in_body:
+            cells.append(token.content)
+        if token.type in ("fence", "code_block"):
+            code.append(token.content)
+        code += [f"`{child.content}" for child in token.children or [] if child.type == "code_inline"]
+    return found
+
+
+def figures_without_a_command(text):
+    """Headings of sections whose tables hold measured numbers, and which say nothing of how to measure them."""
+    return [
+        heading
+        for heading, cells, code in sections(text)
+        if sum(FIGURE.fullmatch(cell) is not None for cell in cells) > 2
+        and not any(
+            not part.startswith("`") or re.match(r"`(hf-lwal |python |benchmarks/|\.ci/)", part) for part in code
+        )
+    ]
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{page}" for page in PAGES)])
+def test_every_table_of_figures_stands_beside_a_command(page):
+    """A number that nobody can measure again is a claim; the command that made it stands in the same section."""
+    assert figures_without_a_command((PROJECT / page).read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("# A\n\n|a|b|\n|-|-|\n|x|1.5|\n|y|**2.5** ± 0.1|\n|z|1.0 → 2.0|\n", ["A"]),
+        ("# A\n\n    hf-lwal report\n\n# B\n\n|a|b|\n|-|-|\n|x|1.5|\n|y|2.5|\n|z|3.5|\n", ["B"]),
+        ("# A\n\n`hf-lwal report`\n\n|a|b|\n|-|-|\n|x|1.5|\n|y|2.5|\n|z|3.5|\n", []),
+        ("# A\n\n`lwal_scale`\n\n|a|b|\n|-|-|\n|x|1.5|\n|y|2.5|\n|z|3.5|\n", ["A"]),
+        ("# A\n\n|a|b|\n|-|-|\n|x|0.5 by default|\n|y|from 2.6|\n|z|`0.3`|\n", []),
+    ],
+)
+def test_the_rule_for_tables_finds_what_it_should(text, found):
+    """A pattern that matches no cell would let every table pass."""
+    assert figures_without_a_command(text) == found
+
+
+# -- commands -------------------------------------------------------------------------------------------------------
+
+
+def commands_of(text):
+    """Command lines of this project in the code of a page, each on one line, without what a shell does with them."""
+    code = "\n".join(part.removeprefix("`") for _, _, parts in sections(text) for part in parts)
+    lines = re.sub(r"\\\n\s*", " ", code).splitlines()
+    for line in lines:
+        for command in re.split(r" && | \| |; ", line.partition("  #")[0].partition(" > ")[0]):
+            if re.match(r"\s*(hf-lwal|python (benchmarks|examples)/\S+) \S", command) and "…" not in command:
+                yield command.strip()
+
+
+@lru_cache
+def flags_of(name):
+    """Flags that a command of hf-lwal, or a script of the project, takes."""
+    if name.endswith(".py"):
+        script = PROJECT / name
+        if not script.exists():
+            return None
+        text = script.read_text(encoding="utf-8")
+        beside = (script.with_name(f"{other}.py") for other in re.findall(r"^from (\w+) import", text, re.MULTILINE))
+        text += "".join(path.read_text(encoding="utf-8") for path in beside if path.exists())
+        fields = dataclasses.fields(LwALTrainingArguments) if "HfArgumentParser" in text else ()
+        return {*re.findall(r'"(--[\w-]+)"', text), *(f"--{field.name}" for field in fields)}
+    parser = build_parser(name)
+    (commands,) = (action.choices for action in parser._actions if action.dest == "command")
+    return set(commands[name]._option_string_actions) if name in commands else None
+
+
+def fault_of(command):
+    """What is wrong with a command, or None."""
+    _, name, *words = shlex.split(command)
+    known = {"--help", "--version"} if name.startswith("-") or name.isupper() else flags_of(name)
+    if known is None:
+        return f"there is no {name}"
+    unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in known]
+    return f"{', '.join(unknown)} unknown" if unknown else None
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{page}" for page in PAGES)])
+def test_the_commands_of_a_page_are_commands(page):
+    """A flag that was renamed leaves commands behind that nobody can run, beside figures that nobody can check."""
+    found = {command: fault_of(command) for command in commands_of((PROJECT / page).read_text(encoding="utf-8"))}
+    assert {command: fault for command, fault in found.items() if fault} == {}
+
+
+def test_commands_are_found_and_read():
+    block = "cat x | hf-lwal predict m - --jsn\npython benchmarks/open_set.py --data-root D \\\n  --nothing\n"
+    found = list(commands_of(f"```bash\n{block}```\n`hf-lwal fly x`, `python benchmarks/gone.py x`"))
+    assert found == [
+        *("hf-lwal predict m - --jsn", "python benchmarks/open_set.py --data-root D  --nothing"),
+        *("hf-lwal fly x", "python benchmarks/gone.py x"),
+    ]
+    assert all(map(fault_of, found))
+    assert fault_of("hf-lwal predict m - --json") is None

@@ -1,4 +1,4 @@
-"""The code on the pages about serving and questions runs as it stands, and does what the page says."""
+"""The code of README and of the pages about serving and questions runs as it stands, and does what the page says."""
 
 import csv
 import re
@@ -9,16 +9,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from releases import exports_onnx
 from tiny_models import tiny_config
 from torch.utils.data import DataLoader
 from toy import separable_text, word_tokenizer
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
+from hf_lwal.cli.main import CODES
 from hf_lwal.modeling.export import fold_with_report
 
-DOCS = Path(__file__).parents[1] / "docs"
+PROJECT = Path(__file__).parents[1]
+DOCS = PROJECT / "docs"
 LABELS = 4
 SENTENCES = [f"key{i % LABELS} word1 key{i % LABELS}" for i in range(12)]
 
@@ -125,6 +127,42 @@ def test_the_loop_and_the_freezing_of_the_page_on_questions_train_what_they_say(
     assert {"encoder.classifier.weight", "classifier.label_vectors", "classifier.counts"} <= moved
 
 
+NEWS = ["World", "Sports", "Business", "Sci/Tech"]
+
+
+def news(rows):
+    """Sentences with the keyword of their label, and the labels of the data set that README names."""
+    labels = [i % LABELS for i in range(rows)]
+    texts = [f"key{label} word{i % 7} key{label} word{i % 5}" for i, label in enumerate(labels)]
+    return Dataset.from_dict(
+        {"text": texts, "label": labels}, features=Features({"text": Value("string"), "label": ClassLabel(names=NEWS)})
+    )
+
+
+def test_the_code_of_the_readme_trains_pushes_and_changes_labels(tmp_path, monkeypatch):
+    """The first code that anybody copies must not rot: only data, weights and the Hub are stand-ins."""
+    AutoModelForLwALClassification.from_config(tiny_config("bert", num_labels=2)).base_model.save_pretrained(tmp_path)
+    word_tokenizer().save_pretrained(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("datasets.load_dataset", lambda _: DatasetDict(train=news(640), test=news(40)))
+    pushed = []
+    monkeypatch.setattr(LwALTrainer, "push_to_hub", lambda trainer: pushed.append(trainer.model.config.num_labels))
+    code = "\n".join(blocks("../README.md"))
+    for name, here in (
+        ("sentence-transformers/all-MiniLM-L6-v2", tmp_path.as_posix()),
+        ("max_steps=100", "max_steps=30"),
+    ):
+        assert code.count(name) == 1
+        code = code.replace(name, here)
+    names = {}
+    exec(compile(code, "README.md", "exec"), names)
+    assert pushed == [LABELS], "pushed before its labels were changed"
+    assert (
+        names["trainer"].evaluate(names["data"]["test"].filter(lambda row: row["label"] < 2))["eval_accuracy"] == 1.0
+    )
+    assert [names["model"].config.id2label[i] for i in range(4)] == ["World", "Sports", "Economy", "Space"]
+
+
 def test_the_exit_codes_of_both_pages_are_the_same_ones():
     """Two tables of the same codes would drift apart."""
     codes = [
@@ -132,3 +170,4 @@ def test_the_exit_codes_of_both_pages_are_the_same_ones():
         for page in ("questions.md", "command_line.md")
     ]
     assert codes[0] == codes[1] == ["0", "1", "2", "130, 143"]
+    assert re.findall(r"\d+", CODES) == re.findall(r"\d+", " ".join(codes[0])), "and those of hf-lwal --help"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 
@@ -143,3 +144,16 @@ def test_the_users_random_numbers_are_left_alone(saved, tmp_path):
     state = torch.get_rng_state()
     cli.main(["fold", str(saved / "bert"), "--output", str(tmp_path / "stock")])
     assert torch.equal(torch.get_rng_state(), state)
+
+
+@exports_onnx
+def test_what_exporters_say_to_each_other_is_hidden(caplog):
+    """One of them logs under the path of its file, and told users of a setting that they cannot reach."""
+    from transformers.exporters import exporter_dynamo
+
+    from hf_lwal.modeling import onnx_export
+
+    for said in ("while exporting", "at other times"):
+        with onnx_export._quiet() if said == "while exporting" else contextlib.nullcontext():
+            exporter_dynamo.logger.warning(said)
+    assert [record.getMessage() for record in caplog.records] == ["at other times"]

@@ -81,6 +81,21 @@ def test_labels_that_cannot_be_used(tiny_config, labels, sentence):
         model(**inputs_for(model), labels=labels)
 
 
+@pytest.mark.parametrize(
+    ("labels", "sentence"),
+    [
+        ([0, 3, 11, 7, 11], "Label 11 in row 2 is outside 0…1: build the model with num_labels=12"),
+        ([0, 1, 2], "Label 2 in row 2 is outside 0…1: build the model with num_labels=3"),
+        ([5, -100, -1, 0], "Label -1 in row 2 is outside 0…1: rows without a label use -100"),
+        ([-100, 4, -100], "Label 4 in row 1 is outside 0…1: build the model with num_labels=5"),
+    ],
+)
+def test_the_remedy_for_too_few_labels_is_enough(labels, sentence):
+    """Naming the first label beyond the model's led from one error to the next, up to the highest."""
+    with pytest.raises(ValueError, match=sentence):
+        check_labels(np.array(labels), {0: "a", 1: "b"})
+
+
 class Rows(torch.utils.data.Dataset):
     """A data set of tensors, as torchvision's arrays are."""
 

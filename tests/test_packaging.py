@@ -122,7 +122,10 @@ def test_the_top_level_fits_on_one_screen():
     assert {entry.removesuffix(".py") for entry in entries} == {*FOLDERS, "__init__", "py.typed"}
 
 
-@pytest.mark.parametrize("first", ["modeling.heads", "modeling.configuration_pooled", "settings.training_args"])
+@pytest.mark.parametrize(
+    "first",
+    ["modeling.heads", "modeling.configuration_pooled", "settings.training_args", "modeling.algorithm", "model_card"],
+)
 def test_any_module_may_be_imported_first(first):
     """Importing transformers' Auto classes imports the models, which must not then meet themselves half-made."""
     code = (

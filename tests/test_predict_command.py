@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 from test_modeling import build
+from torch.utils.data import DataLoader
+from toy import separable_text
 from transformers import (
     AutoModelForAudioClassification,
     AutoModelForImageClassification,
@@ -22,6 +24,8 @@ from transformers import (
 )
 
 from hf_lwal.cli.main import main
+from hf_lwal.cli.predict_inputs import _streamed
+from hf_lwal.data.tables import decoded, lines_of
 
 RATE = 4_000
 SEPARATED = "key1 one\u2028still one"
@@ -79,6 +83,20 @@ def test_lines_end_at_line_feeds_and_blank_ones_are_named(door, make, predict, t
     assert [record["label"] is None for record in found] == [False, False, True, False, False]
     assert "no answer for line 3 of " in error
     assert ("is a file: what it holds is classified" in error) == (door == "word")
+
+
+@pytest.mark.parametrize("word", ["rows.csv", "nowhere/lines.txt", "rows.JSONL.gz", "~/rows.parquet"])
+def test_a_file_that_does_not_exist_is_not_classified_by_its_name(word, predict):
+    """A mistyped path got a label, with exit code 0, as if somebody had asked about it."""
+    code, lines, error = predict("text", word)
+    assert (code, lines) == (2, [])
+    assert f"There is no file {word!r}" in error
+
+
+@pytest.mark.parametrize("word", ["key1.", "see rows.csv", "example.com", "v1.2"])
+def test_texts_that_only_look_a_little_like_files_are_texts(word, predict):
+    code, lines, _ = predict("text", word)
+    assert (code, inputs(lines)) == (0, [word])
 
 
 def test_blank_words_have_no_answer(predict):
@@ -269,3 +287,146 @@ def test_a_stock_model_of_sounds_reads_files_without_ffmpeg(predict, tmp_path, m
     code, _, error = predict("audio", tmp_path / "other.mp3")
     assert code != 0
     assert "Traceback" not in error
+
+
+class Chunks:
+    """Standard input that gives what it has piece by piece, as a pipe does, and tells when it was asked for more."""
+
+    def __init__(self, pieces, told=lambda: None):
+        self.pieces, self.told = list(pieces), told
+        self.buffer = self
+
+    def read1(self, _):
+        self.told()
+        return self.pieces.pop(0) if self.pieces else b""
+
+
+def test_lines_of_a_pipe_are_answered_before_the_next_ones_come(predict, monkeypatch, capsys):
+    """`tail -f log | hf-lwal predict MODEL -` printed nothing until the log ended, which it never does."""
+    shown = []
+    pipe = Chunks([b"key1 one\nkey", b"2\n", b"key3"], lambda: shown.append(capsys.readouterr().out.count("\n")))
+    monkeypatch.setattr(sys, "stdin", pipe)
+    _, lines, _ = predict("text", "-")
+    assert shown == [0, 1, 1, 0], "one line after the first piece, one after the second, the third at the end"
+    assert inputs(lines) == ["key3"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "key1\nkey2 é 😀\r\n\n\ufeffkey3\n".encode(),
+        "\ufeffkey1\nkey2\n\ufeffkey3".encode(),
+        b"key1\rkey2\rkey3",
+        b"key1\nkey2\rstill two\n\nkey4\r",
+        "key1\nkey2 é\n".encode("utf-16"),
+        b"",
+        b"\n\nkey1",
+    ],
+)
+def test_lines_are_the_same_however_a_pipe_cuts_them(content):
+    """A cut inside a character, a mark or a line end would change a text or move every answer after it by a line."""
+    expected = lines_of(decoded(content, "all"))
+    for size in (1, 2, 3, 5, 64):
+        pieces = iter([content[place : place + size] for place in range(0, len(content), size)])
+        found = [entry for group in _streamed(pieces, "pipe") for entry in group]
+        assert [entry.shown for entry in found] == expected
+        assert [entry.place for entry in found] == [f"line {number} of pipe" for number in range(1, len(found) + 1)]
+
+
+def test_a_wrong_byte_late_in_a_pipe_is_named_by_its_line(predict, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", Chunks([b"key1\n", b"key2\nkey3\n", b"\xffkey4\n"]))
+    code, lines, error = predict("text", "-")
+    assert (code, len(lines)) == (2, 3), "what came before it has its answers"
+    assert "line 4 has the byte 0xff" in error
+
+
+def test_a_pipe_with_nothing_to_classify_is_refused(predict, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", Chunks([b"\n \n", b"\t\n"]))
+    code, lines, error = predict("text", "-")
+    assert (code, lines) == (2, [])
+    assert "'-' holds nothing to classify" in error.replace("['-']", "'-'")
+
+
+@pytest.mark.parametrize(
+    ("columns", "kept"),
+    [
+        ("ticket_id,text", "a1"),
+        ("text,uuid", "a1"),
+        ("Ticket ID,text", "a1"),
+        ("customerId,text", "a1"),
+        ("id,other_id,text", "a1"),  # the plain name wins
+        ("user_id,ticket_id,text", None),  # which of them?
+        ("paid,text", None),
+    ],
+)
+def test_ids_of_a_table_are_kept(columns, kept, predict, tmp_path):
+    """Answers without ids cannot be joined with the rows that they are for."""
+    names = columns.split(",")
+    numbers = iter(("a1", "a2"))
+    cells = ["key1" if name == "text" else next(numbers) for name in names]
+    (tmp_path / "rows.csv").write_text(f"{columns}\n{','.join(cells)}\n", encoding="utf-8")
+    flags = ["--text-column", "text", "--json"]
+    (record,) = records(predict("text", "--file", tmp_path / "rows.csv", *flags)[1])
+    assert record.get("id") == kept
+
+
+@pytest.fixture(scope="module")
+def rejecting(tmp_path_factory, tiny_config, tokenizer):
+    """A folder with a text model that knows how far rows of its labels lie, and the model."""
+    folder = tmp_path_factory.mktemp("rejecting")
+    model = build(tiny_config, "bert")
+    rows = DataLoader(separable_text(model.config.num_labels, 24).with_format("torch"), batch_size=8)
+    model.initialize_labels(rows, progress=False)
+    model.fit_rejection(rows, progress=False)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder, model
+
+
+def test_inputs_of_no_label_are_rejected(rejecting, tokenizer, tmp_path, capsys):
+    """The command answered with a label whatever was asked, also where the model could have said none of these."""
+    folder, model = rejecting
+    (tmp_path / "rows.csv").write_text("id,text\n1,key1 word1\n2,word9 word8\n3,\n4,key2 key2\n", encoding="utf-8")
+    asked = ["key1 word1", "word9 word8", "key2 key2"]
+    far = [row["rejection_score"] for row in model.predict_with_rejection(asked, tokenizer)]
+    threshold = sum(sorted(far)[1:]) / 2  # between two of them
+    expected = model.predict_with_rejection(asked, tokenizer, "none", threshold=threshold)
+    assert 0 < sum(row["label"] == "none" for row in expected) < 3, "a threshold that decides nothing tests nothing"
+    words = ["predict", str(folder), str(tmp_path / "rows.csv"), "--reject", "none", "--threshold", str(threshold)]
+    assert main([*words, "--json", "--batch-size", "2"]) == 0
+    found = records(capsys.readouterr().out.split("\n")[:-1])
+    assert [record["id"] for record in found] == [1, 2, 3, 4]
+    assert found[2]["label"] is None
+    answered = [record for record in found if record["label"] is not None]
+    assert [(one["label"], one["nearest"]) for one in answered] == [(row["label"], row["nearest"]) for row in expected]
+    np.testing.assert_allclose([one["rejection_score"] for one in answered], far, rtol=1e-4)
+    assert main(words) == 0
+    shown = capsys.readouterr().out.split("\n")[:-1]
+    assert [line.startswith("none (nearest: ") for line in shown] == [row["label"] == "none" for row in expected]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--threshold", "2"], "--threshold is for --reject"),
+        (["--reject", " "], "--reject is empty"),
+        (["--reject", "unknown", "--top-k", "2"], "leave one of them out"),
+        (["--reject", "LABEL_1"], "'LABEL_1' is a label of the model"),
+        (["--reject", "unknown", "--threshold", "0"], "--threshold must be above 0"),
+    ],
+)
+def test_mistakes_with_rejection_are_one_sentence(flags, message, rejecting, capsys):
+    assert main(["predict", str(rejecting[0]), "key1", *flags]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"), [("text", "train with --fit-rejection"), ("image", "needs a model with a label table")]
+)
+def test_models_that_cannot_reject_say_what_to_do(kind, message, predict, tmp_path):
+    Image.new("RGB", (16, 16)).save(tmp_path / "a.png")
+    code, lines, error = predict(kind, "key1" if kind == "text" else tmp_path / "a.png", "--reject", "unknown")
+    assert (code, lines) == (2, [])
+    assert message in error

@@ -170,12 +170,27 @@ def test_without_calibration_the_card_promises_nothing(finished):
     assert "eval_calibration_error_before" not in results(output)
 
 
-def test_what_has_no_label_table_cannot_be_calibrated(text_file, bert_folder, tmp_path, capsys):
+def test_a_model_of_the_command_line_can_say_none_of_these(text_file, bert_folder, tmp_path, capsys):
+    """Radii could be measured in Python alone; they must be measured before the model is saved, and saved with it."""
+    output = tmp_path / "out"
+    printed = run(words(text_file, bert_folder, output, "--fit-rejection", "--max-steps=2", "--quiet"))
+    next_step = next(line for line in printed.splitlines() if "hf-lwal predict" in line)
+    assert next_step.endswith("--reject unknown")
+    assert "Data: " not in printed, "--quiet leaves the introduction out"
+    assert "validation accuracy" in printed, "and not the results"
+    assert main(["predict", str(output), "key1 word3", "--reject", "unknown", "--threshold", "1e9", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["label"] == answer["nearest"]
+    assert answer["rejection_score"] > 0
+
+
+@pytest.mark.parametrize("flag", ["--calibrate", "--fit-rejection"])
+def test_what_has_no_label_table_cannot_be_measured_for_it(flag, text_file, bert_folder, tmp_path, capsys):
     """It must be said before hours of training, not after."""
-    flags = words(text_file, bert_folder, tmp_path / "out", "--calibrate", "--label-method=one_hot")
+    flags = words(text_file, bert_folder, tmp_path / "out", flag, "--label-method=one_hot")
     assert main([str(word) for word in flags]) == 2
     line = last_line(capsys, "hf-lwal train: ")
-    assert "--calibrate sets the scale of a label table, which a model trained with label_method one_hot" in line
+    assert f"{flag} measures for a label table, which a model trained with label_method one_hot" in line
     assert not (tmp_path / "out" / "model.safetensors").exists()
 
 

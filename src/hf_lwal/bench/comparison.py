@@ -161,11 +161,15 @@ def load_part(loader: Any, model_path: str, **keywords: Any) -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Hide the report on weights of a new head, which is what is wanted here, and the bars of loading."""
+    """Hide the report on weights of a new head, which is what is wanted here, and the bars of loading.
+
+    Whoever asked to see more than warnings sees the report.
+    """
     from transformers.utils import logging
 
     verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
+    if verbosity > logging.INFO:
+        logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
         yield

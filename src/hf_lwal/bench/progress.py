@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from transformers import ProgressCallback, Trainer, TrainerControl, TrainerState, TrainingArguments
+
+logger = logging.getLogger(__name__)
 
 
 class AccuracyProgress(ProgressCallback):
@@ -25,6 +28,6 @@ class AccuracyProgress(ProgressCallback):
 
 
 def show_accuracy(trainer: Trainer) -> None:
-    """Let a trainer's bar show accuracies, unless bars are switched off."""
-    if trainer.pop_callback(ProgressCallback) is not None:
+    """Let a trainer's bar show accuracies, unless bars are switched off; no bar where no warning would be shown."""
+    if trainer.pop_callback(ProgressCallback) is not None and logger.isEnabledFor(logging.WARNING):
         trainer.add_callback(AccuracyProgress)

@@ -19,6 +19,7 @@ from .audit_report import Audit, Judged, as_csv, as_html, one_line, share_senten
 from .flags import argument, check_above_0, option
 from .train_data import Rows, choose_columns, fit_tokenizer
 from .train_model import Start, agree_on_padding, choose_start
+from .verbosity import note
 from .writing import check_output_file, writing
 
 if TYPE_CHECKING:
@@ -86,13 +87,11 @@ def run(options: AuditOptions) -> int:
     rows = load_rows(options)
     start = choose_start(options.model, rows)
     name = start.title if start.path is not None else "none (the pixels themselves; --model takes an image model)"
-    print(
+    note(
         f"Data: {len(rows.train):,} rows of {rows.columns.kind} in {rows.columns.input!r}"
         + (f" and {rows.second!r}" if rows.second else "")
         + f", {len(rows.names)} labels in {rows.columns.label!r}.\nModel: {name}.",
-        *(f"Note: {note}." for note in rows.notes),
-        sep="\n",
-        flush=True,
+        *(f"Note: {found}." for found in rows.notes),
     )
     found = judge(options, rows, start)
     audit = Audit(Path(options.data).name, rows.names, listed(rows, found), found.share, rows.columns.kind)

@@ -164,7 +164,11 @@ class Parser(argparse.ArgumentParser):
         for word in args or ():
             if word.startswith("--") and word.endswith("=--"):  # argparse reads it as no value at all
                 self.error(f"{word.removesuffix('=--')} has the value '--', which is none")
-        values, unknown = self.parse_known_args(args, namespace)
+        given = None if args is None else list(args)
+        if given is not None:  # what stands behind -- is no flag
+            end = given.index("--") if "--" in given else len(given)
+            given[:end] = map(self._negated, given[:end])
+        values, unknown = self.parse_known_args(given, namespace)
         if unknown:
             chosen = self.chosen(values)
             several = next((action for action in chosen._actions if action.nargs == "*"), None)
@@ -175,6 +179,12 @@ class Parser(argparse.ArgumentParser):
             hint = suggestion(unknown[0].split("=")[0], chosen.flags())
             chosen.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return values
+
+    def _negated(self, word: str) -> str:
+        """``--no_curves`` as ``--no-curves``, which is the only spelling that argparse takes for a no."""
+        usual = word.replace("_", "-")
+        known = {name for action in self.every_action() for name in action.option_strings}
+        return usual if word.startswith("--no_") and word not in known and usual in known else word
 
     def words_of(self, config: Mapping[str, Any]) -> list[str]:
         """A mapping of settings as words of a command line, so that both are checked in the same way.

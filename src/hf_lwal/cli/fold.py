@@ -203,10 +203,10 @@ def _batches(model: LwALPreTrainedModel, processor: Any, rows: list[Any]) -> Ite
 
 def _rows(path: str, task: str, processor: Any) -> list[Any]:
     """What ``hf-lwal predict`` would classify; missing cells and unreadable files are left out and said so."""
-    from .predict_inputs import Wanted, loader, read_inputs, say
+    from .predict_inputs import Wanted, loader, read_inputs, remark, say
 
     found, faults, read = [], [], loader(task, processor)
-    for entry in read_inputs([path], task, Wanted(), say, file=True):
+    for entry in read_inputs([path], task, Wanted(), remark, file=True):
         try:
             if entry.value is not None:
                 found.append(read(entry.value))

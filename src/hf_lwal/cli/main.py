@@ -36,8 +36,10 @@ from . import (
 from .flags import Parser, add_options, print_error
 from .settings_file import read_settings
 from .terminal import prepare_terminal, termination_as_interrupt
+from .verbosity import add_verbosity, verbosity
 
 TRACEBACK = "--traceback"
+CODES = "0 done, 1 it failed, 2 a mistake that you can put right, 130 and 143 interrupted and terminated"
 
 COMMANDS: dict[str, tuple[type[Any], Callable[[Any], int]]] = {
     "quickstart": (quickstart.QuickstartOptions, quickstart.run),
@@ -64,7 +66,9 @@ def build_parser(*complete: str) -> Parser:
     Args:
         *complete: commands that get their ``MORE_FLAGS``, which take seconds to collect; all others go without.
     """
-    parser = Parser(prog="hf-lwal", description="Learning with Adaptive Labels for Hugging Face.")
+    parser = Parser(
+        prog="hf-lwal", description="Learning with Adaptive Labels for Hugging Face.", epilog=f"Exit codes: {CODES}."
+    )
     parser.add_argument("--version", action="version", version=f"hf-lwal {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", title="commands")
     for name, (options, _) in COMMANDS.items():
@@ -74,6 +78,7 @@ def build_parser(*complete: str) -> Parser:
         add_options(subparser, options)
         if name in complete and name in MORE_FLAGS:
             MORE_FLAGS[name](subparser)
+        add_verbosity(subparser)
         subparser.add_argument(TRACEBACK, action="store_true", help="show where an error came from")
     return parser
 
@@ -85,13 +90,18 @@ def _complete(options: completion.CompletionOptions) -> int:
 
 
 def with_config(parser: Parser, given: Sequence[str]) -> list[str]:
-    """Put the settings of a YAML file, the first word after the command, in its place: later flags win over them."""
+    """Put the settings of a YAML file, the first word after the command, in its place: later flags win over them.
+
+    Another first word is the data, as it is for ``audit``, unless a flag names them.
+    """
     words = list(given)
     if "--config" in words[:-1]:  # the other usual way to name it
         place = words.index("--config")
         words = [words[0], words[place + 1], *words[1:place], *words[place + 2 :]]
     if len(words) < 2 or not words[1].endswith((".yaml", ".yml")):
-        return words
+        named = any(word.partition("=")[0] in ("--data", "--dataset") for word in words)
+        data = len(words) > 1 and not words[1].startswith("-") and not named
+        return [words[0], f"--data={words[1]}", *words[2:]] if data else words
     chosen = parser.chosen(Namespace(command=words[0]))
     try:
         config = read_settings(Path(words[1]))
@@ -122,12 +132,14 @@ def _run(words: list[str]) -> int:
         words = with_config(parser, words)
     values = vars(parser.parse_args(words))
     del values["traceback"]
+    how_much = verbosity(values.pop("quiet"), values.pop("verbose"))
     name = values.pop("command")
     options, run = COMMANDS[name]
     if name in MORE_FLAGS:
         own = {entry.name for entry in fields(options)}
         values["more"] = {key: values.pop(key) for key in list(values) if key not in own}
-    return run(options(**values))
+    with how_much:
+        return run(options(**values))
 
 
 def _end(error: BaseException, words: Sequence[str]) -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from ..errors import CommandError, harmless
 from ..modeling.files import write_text_atomically
 from ..modeling.tasks import TASKS, inferred_task
 from .flags import argument, check_above_0, option
-from .predict_inputs import STANDARD_INPUT, Input, Wanted, loader, read_inputs, say
+from .predict_inputs import STANDARD_INPUT, Group, Input, Wanted, loader, read_groups, remark, say
 from .writing import check_output_file, writing
 
 OUTPUTS = (".csv", ".tsv", ".json", ".jsonl")
@@ -42,15 +43,31 @@ class PredictOptions:
     )
     text_column: str | None = option(None, "column of the file with the text or image; default: found by name")
     pair_column: str | None = option(None, "column of the file with the second text of a pair; default: found by name")
-    id_column: str | None = option(None, "column of the file that --json and --output repeat; default: id")
+    id_column: str | None = option(
+        None, "column of the file that --json and --output repeat; default: id, or the only one such as ticket_id"
+    )
     output: str | None = option(None, "file for the answers, csv, tsv, json or jsonl, instead of printing them")
     top_k: int = option(1, "labels per input, likeliest first")
     batch_size: int = option(32, "inputs per forward pass")
+    reject: str | None = option(
+        None,
+        "what to call inputs that belong to none of the labels, for example unknown; for models whose radii are "
+        "known, as of `hf-lwal train --fit-rejection`",
+    )
+    threshold: float | None = option(
+        None, "with --reject: rejection score above which an input is rejected; a larger one rejects less (default: 1)"
+    )
     json: bool = option(False, "print one JSON object per input")
 
     def check(self) -> None:
         """Raise for values that cannot work, before the model is loaded."""
-        check_above_0(self, "top_k", "batch_size")
+        check_above_0(self, "top_k", "batch_size", "threshold")
+        if self.reject is None and self.threshold is not None:
+            raise CommandError("--threshold is for --reject, which says what to call inputs of no label: add it.")
+        if self.reject is not None and not self.reject.strip():
+            raise CommandError("--reject is empty: give a word for inputs of no label, for example --reject unknown.")
+        if self.reject is not None and self.top_k > 1:
+            raise CommandError("--reject gives one answer and --top-k several: leave one of them out.")
         if bool(self.inputs) == (self.file is not None):
             raise CommandError("Give what to classify: texts or paths after the model, or a file with --file.")
         if self.file not in (None, STANDARD_INPUT) and not Path(str(self.file)).expanduser().exists():
@@ -79,19 +96,31 @@ def run(options: PredictOptions) -> int:
     kind = kind_of_model(options.model)
     words, wanted = options.inputs, Wanted(options.text_column, options.pair_column, options.id_column)
     given = [options.file] if options.file is not None else words
-    inputs = read_inputs(given, kind, wanted, say, file=options.file is not None)
-    if all(entry.value is None for entry in inputs):
-        raise CommandError(f"{options.file or words!r} holds nothing to classify.")
+    groups = read_groups(given, kind, wanted, remark, file=options.file is not None)
+    groups = begun(groups, options.file or words)
     classify = load(options.model, kind)
-    answers = _answers(inputs, classify, loader(kind, _part(classify, kind)), options, kind)
+    answers = _answers(groups, classifier(classify, options, kind), loader(kind, _part(classify, kind)), options)
     if options.output is None:
-        kept = list(_printed(answers, options.json))
-    else:
-        kept, file = list(answers), Path(options.output).expanduser()
-        with writing(file):
-            write_text_atomically(file, _as_file([_record(*entry) for entry in kept], options.output))
-        print(f"Written: {options.output} ({len(kept):,} answers)")
+        return _report(_printed(answers, options.json))
+    kept, file = list(answers), Path(options.output).expanduser()
+    with writing(file):
+        write_text_atomically(file, _as_file([_record(*entry) for entry in kept], options.output))
+    print(f"Written: {options.output} ({len(kept):,} answers)")
     return _report(kept)
+
+
+def begun(groups: Iterator[Group], given: Any) -> Iterator[Group]:
+    """The same groups, read up to the first that holds something to classify.
+
+    Raises:
+        CommandError: none does.
+    """
+    seen: list[Group] = []
+    for group in groups:
+        seen.append(group)
+        if any(entry.value is not None for entry in group):
+            return chain(seen, groups)
+    raise CommandError(f"{given!r} holds nothing to classify.")
 
 
 def kind_of_model(name: str) -> str:
@@ -124,20 +153,67 @@ def _part(classify: Any, kind: str) -> Any:
     return getattr(classify, TASKS[kind].processor_argument)
 
 
-def _answers(
-    inputs: Sequence[Input], classify: Any, read: Callable[[Any], Any], options: PredictOptions, kind: str
-) -> Iterator[Answered]:
-    """An answer for every input in its order, batch by batch, so that the first come at once."""
+Classify = Callable[[list[Any]], Iterable[list[dict[str, Any]]]]
+"""From the values of inputs to their labels with probabilities."""
+
+
+def classifier(pipeline: Any, options: PredictOptions, kind: str) -> Classify:
+    """What a pipeline answers, or with ``--reject`` its model."""
+    if options.reject is not None:
+        return _with_rejection(pipeline.model, _part(pipeline, kind), options)
     keywords: dict[str, Any] = {"top_k": options.top_k, "batch_size": options.batch_size}
     if kind == "text":
         from ..modeling.inference import max_length_of
 
         keywords["truncation"] = True
-        limit = max_length_of(classify.model, classify.tokenizer)
+        limit = max_length_of(pipeline.model, pipeline.tokenizer)
         if limit is not None:  # which the tokenizer need not know
             keywords["max_length"] = limit
-    for number in range(0, len(inputs), options.batch_size):
-        batch = inputs[number : number + options.batch_size]
+    return lambda values: pipeline(values, **keywords)
+
+
+def _with_rejection(model: Any, part: Any, options: PredictOptions) -> Classify:
+    """Labels, or the word for none of them.
+
+    Raises:
+        CommandError: the model cannot tell, or the word is one of its labels.
+    """
+    from ..modeling.modeling_lwal import LwALPreTrainedModel
+    from ..modeling.open_set import RejectionScores
+
+    if not isinstance(model, LwALPreTrainedModel):
+        raise CommandError(f"--reject needs a model with a label table, but {options.model!r} is a stock classifier.")
+    if options.reject in model.config.label_names.values():
+        raise CommandError(f"--reject: {options.reject!r} is a label of the model; choose another word.")
+    try:
+        RejectionScores(model)
+    except ValueError as error:
+        raise CommandError(
+            f"--reject: how far rows of a label usually lie from it was not measured for {options.model!r}: train "
+            "with --fit-rejection, or call model.fit_rejection(texts, tokenizer, labels) in Python and save the model."
+        ) from error
+
+    def classify(values: list[Any]) -> Iterable[list[dict[str, Any]]]:
+        inputs = [(value["text"], value["text_pair"]) if isinstance(value, dict) else value for value in values]
+        threshold = 1.0 if options.threshold is None else options.threshold
+        rows = model.predict_with_rejection(
+            inputs, part, str(options.reject), threshold=threshold, batch_size=options.batch_size
+        )
+        return ([row] for row in rows)
+
+    return classify
+
+
+def _answers(
+    groups: Iterable[Group], classify: Classify, read: Callable[[Any], Any], options: PredictOptions
+) -> Iterator[Answered]:
+    """An answer for every input in its order, batch by batch, so that the first come at once."""
+    batches = (
+        group[number : number + options.batch_size]
+        for group in groups
+        for number in range(0, len(group), options.batch_size)
+    )
+    for batch in batches:
         values, faults = [], {}
         for place, entry in enumerate(batch):
             try:
@@ -149,7 +225,7 @@ def _answers(
                 faults[place] = f"cannot be read ({error})"
             except ImportError as error:
                 raise CommandError(f"{entry.place}: {error}.") from error
-        found = iter(classify(values, **keywords) if values else [])
+        found = iter(classify(values) if values else [])
         for place, entry in enumerate(batch):
             fault = faults.get(place)
             yield entry, [] if fault else list(next(found)), fault
@@ -165,14 +241,20 @@ def _printed(answers: Iterator[Answered], as_json: bool) -> Iterator[Answered]:
         yield entry
 
 
-def _report(answers: Sequence[Answered]) -> int:
+def _report(answers: Iterable[Answered]) -> int:
     """Name the inputs without an answer on standard error; returns the exit code."""
-    without = [(entry, fault) for entry, _, fault in answers if fault is not None]
-    for entry, fault in without[:SHOWN]:
-        say(f"no answer for {entry.place}: {fault}")
-    if len(without) > SHOWN:
-        say(f"no answer for {len(without) - SHOWN:,} more; {len(without):,} of {len(answers):,} in all")
-    return int(any(entry.value is not None for entry, _ in without))
+    named, without, total, unreadable = [], 0, 0, False
+    for entry, _, fault in answers:
+        total += 1
+        if fault is not None:
+            without += 1
+            unreadable |= entry.value is not None
+            named += [f"no answer for {entry.place}: {fault}"] * (without <= SHOWN)
+    for line in named:
+        say(line)
+    if without > SHOWN:
+        say(f"no answer for {without - SHOWN:,} more; {without:,} of {total:,} in all")
+    return int(unreadable)
 
 
 def _record(entry: Input, answers: Sequence[dict[str, Any]], fault: str | None) -> dict[str, Any]:
@@ -209,5 +291,10 @@ def _flat(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_text(name: str, answers: Sequence[dict[str, Any]]) -> str:
-    labels = ", ".join(f"{answer['label']} {answer['score']:.3f}" for answer in answers)
+    labels = ", ".join(
+        f"{answer['label']} (nearest: {answer['nearest']} {answer['score']:.3f})"
+        if answer.get("nearest", answer["label"]) != answer["label"]
+        else f"{answer['label']} {answer['score']:.3f}"
+        for answer in answers
+    )
     return harmless(f"{' '.join(labels.split())}\t{' '.join(name.split())}")

@@ -32,6 +32,7 @@ from ..modeling.files import write_text_atomically
 from ..modeling.tasks import TASKS
 from ..training.folder_lock import FolderLock, in_use
 from .flags import check_above_0, option
+from .verbosity import note
 from .writing import check_output_folder, writing
 
 if TYPE_CHECKING:
@@ -108,12 +109,14 @@ def _compare(options: QuickstartOptions) -> None:
         max_length=options.max_length,
         seed=options.seed,
     )
-    print(f"{options.dataset}: {len(data.names)} labels, {len(data.train):,} rows to train on, ", end="")
-    print(f"{len(data.evaluation):,} of the test split to measure on. Model: {data.model_path}")
+    note(
+        f"{options.dataset}: {len(data.names)} labels, {len(data.train):,} rows to train on, "
+        f"{len(data.evaluation):,} of the test split to measure on. Model: {data.model_path}"
+    )
     output = Path(options.output_dir).expanduser()
     results = {}
     for number, name in enumerate(METHODS, start=1):
-        print(f"\n[{number}/{len(METHODS)}] {name}: {options.steps} steps of {options.batch_size} rows", flush=True)
+        note(f"\n[{number}/{len(METHODS)}] {name}: {options.steps} steps of {options.batch_size} rows")
         trainer = build_trainer(
             data,
             name,

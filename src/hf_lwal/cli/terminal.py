@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partialmethod
 from types import FrameType
 from typing import Any
@@ -22,6 +22,8 @@ ESCAPES = "hf_lwal.escapes"
 """Name of the error handler `escaped` among Python's."""
 
 
+_TO_THE_END = ExitStack()
+"""What holds as long as the process."""
 RAISED: dict[int, type[KeyboardInterrupt]] = {signal.SIGTERM: Terminated, signal.SIGINT: KeyboardInterrupt}
 LATER = 0.5
 """Seconds after which it is looked whether the exception of a signal was lost."""
@@ -57,11 +59,27 @@ def prepare_terminal() -> None:
             stream.reconfigure(errors=ESCAPES)
     for name in NOISE:
         logging.getLogger(name).addFilter(_is_no_noise)
-    if not _watched():
-        os.environ.setdefault("TQDM_DISABLE", "1")  # read once, when tqdm is imported
-        if "tqdm.std" in sys.modules:  # python -m has imported it before it came here
-            bar: Any = sys.modules["tqdm.std"].tqdm
-            bar.__init__ = partialmethod(bar.__init__, disable=True)
+    if not _watched() and "TQDM_DISABLE" not in os.environ:
+        _TO_THE_END.enter_context(without_bars())
+
+
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """No progress bar is shown."""
+    name, before = "TQDM_DISABLE", os.environ.get("TQDM_DISABLE")
+    os.environ[name] = "1"  # read once, when tqdm is imported
+    bar: Any = getattr(sys.modules.get("tqdm.std"), "tqdm", None)  # it may have been imported before
+    usual = None if bar is None else bar.__init__
+    if bar is not None:
+        bar.__init__ = partialmethod(usual, disable=True)
+    try:
+        yield
+    finally:
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
+        if bar is not None:
+            bar.__init__ = usual
 
 
 def _is_no_noise(record: logging.LogRecord) -> bool:

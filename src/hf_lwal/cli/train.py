@@ -21,6 +21,7 @@ from .train_data import fit_tokenizer, load_rows, prepare_rows
 from .train_flags import DEFAULTS, build_arguments, training_values
 from .train_model import Job, build_model, check_max_length, choose_start
 from .train_resume import check_same_model, in_order_of_checkpoint, logging_steps_of
+from .verbosity import note
 from .writing import check_output_folder, writing
 
 if TYPE_CHECKING:
@@ -93,6 +94,11 @@ class TrainOptions:
         False,
         "after training, fit one temperature to the validation rows: probabilities then say how often they are right",
     )
+    fit_rejection: bool = option(
+        False,
+        "after training, measure on the validation rows how far rows of a label lie from it, so that "
+        "`hf-lwal predict --reject` can say: none of these",
+    )
     resume: bool = option(False, "continue from the newest complete checkpoint in the output folder")
     overwrite: bool = option(False, "start anew in an output folder that is not empty; its checkpoints are deleted")
     more: Mapping[str, Any] = field(default_factory=dict, metadata={"help": "training flags", "flag": False})
@@ -148,21 +154,22 @@ def _train_and_report(options: TrainOptions, output: Path, resume: bool) -> int:
             f"--control trains a fresh one-hot head, but {options.model!r} has label vectors of these labels already, "
             "which are no fair start: give the model that it was trained from with --model, or leave --control out."
         )
-    if options.calibrate and main.lwal_model is None:
+    of_a_table = {"--calibrate": options.calibrate, "--fit-rejection": options.fit_rejection}
+    for flag in (name for name, wanted in of_a_table.items() if wanted and main.lwal_model is None):
         raise CommandError(
-            f"--calibrate sets the scale of a label table, which a model trained with label_method "
+            f"{flag} measures for a label table, which a model trained with label_method "
             f"{main.lwal_settings.label_method} does not have: leave it out, or train with --label-method lwal."
         )
-    say(*_introduction(job), *(f"Note: {note}." for note in job.rows.notes))
+    note(*_introduction(job), *(f"Note: {found}." for found in job.rows.notes))
     main.add_callback(_at_begin(options, job))
     lock = FolderLock(output)  # to the end of the report, which writes there, too
     if os.environ.get("RANK", "0") == "0" and not lock.take():
         raise CommandError(in_use(output))
     try:
         method = main.lwal_settings.label_method
-        trained = {"LwAL" if method == "lwal" else method: _train(main, job, options.calibrate)}
+        trained = {"LwAL" if method == "lwal" else method: _train(main, job, options.calibrate, options.fit_rejection)}
         if options.control:
-            say("", "Control: a one-hot head started from class means, the same steps.")
+            note("", "Control: a one-hot head started from class means, the same steps.")
             values = control_values(job.values)
             trained["one-hot from class means"] = _train(build_trainer(job, values), job)
         say(*report(job, trained))
@@ -292,8 +299,8 @@ def control_values(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _train(trainer: LwALTrainer, job: Job, calibrate: bool = False) -> LwALTrainer:
-    """Train to the end, from a checkpoint where that is wanted and there is one, and calibrate."""
+def _train(trainer: LwALTrainer, job: Job, calibrate: bool = False, fit_rejection: bool = False) -> LwALTrainer:
+    """Train to the end, from a checkpoint where that is wanted and there is one, and measure what was asked for."""
     import torch
 
     from ..training.checkpoints import last_complete_checkpoint
@@ -306,7 +313,7 @@ def _train(trainer: LwALTrainer, job: Job, calibrate: bool = False) -> LwALTrain
         # As transformers stored it; it would warn that the share of our default is another number.
         trainer.args.logging_steps = logging_steps_of(checkpoint) or trainer.args.logging_steps
     if job.resume:
-        say(f"Continuing from {checkpoint}." if checkpoint else f"No checkpoint in {output} yet: starting anew.")
+        note(f"Continuing from {checkpoint}." if checkpoint else f"No checkpoint in {output} yet: starting anew.")
     try:
         result = trainer.train(resume_from_checkpoint=checkpoint)
     except torch.OutOfMemoryError as error:
@@ -316,6 +323,10 @@ def _train(trainer: LwALTrainer, job: Job, calibrate: bool = False) -> LwALTrain
         ) from error
     if calibrate:
         _calibrate(trainer)
+    if fit_rejection:
+        model: Any = trainer.lwal_model
+        with trainer.compute_loss_context_manager():
+            model.fit_rejection(trainer.get_eval_dataloader(), progress=not trainer.args.disable_tqdm)
     trainer.save_model()
     trainer.save_state()
     trainer.save_metrics("train", result.metrics)

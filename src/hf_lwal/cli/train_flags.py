@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CommandError, reason
-from .flags import add_aliases
+from .flags import add_aliases, spellings
 
 if TYPE_CHECKING:
     from ..settings.training_args import LwALTrainingArguments
@@ -59,7 +59,7 @@ def add_training_flags(parser: Parser) -> None:
 
     from ..settings.training_args import LwALTrainingArguments
 
-    parser.usage = "hf-lwal train [settings.yaml] --data DATA [--model MODEL] [flags]"
+    parser.usage = "hf-lwal train DATA|settings.yaml [--model MODEL] [flags]"
     groups = (
         parser.add_argument_group("adaptive labels"),
         parser.add_argument_group(
@@ -81,7 +81,7 @@ def add_training_flags(parser: Parser) -> None:
         groups[place]._add_action(action)
     add_aliases(parser)
     parser.add_argument(
-        "--help-all",
+        *spellings("help_all"),
         action=_HelpAll,
         nargs=0,
         default=argparse.SUPPRESS,

@@ -205,7 +205,9 @@ def next_steps(job: Job, trainer: LwALTrainer) -> list[str]:
     """Commands that do something with the model."""
     folder = shlex.quote(str(job.output))
     example = '"some text"' if job.rows.columns.kind == "text" else "picture.png"
-    steps = [f"hf-lwal predict {folder} {example}"]
+    table = None if trainer.lwal_model is None else trainer.lwal_model.label_table
+    rejects = table is not None and bool((table.rejection_radii > 0).all())
+    steps = [f"hf-lwal predict {folder} {example}" + " --reject unknown" * rejects]
     if (job.output / FILE_NAME).exists():  # the other methods train stock classifiers
         steps.append(f"hf-lwal hierarchy {folder} --output {shlex.quote(f'{job.output}-hierarchy')}")
         steps.append(f"hf-lwal fold {folder} --output {shlex.quote(f'{job.output}-stock')}")

@@ -60,8 +60,9 @@ def check_labels(labels: np.ndarray, names: Mapping[int, str]) -> None:
     if labels.ndim != 1 or labels.dtype.kind not in "iub":
         raise ValueError(unusable_labels(f"{labels.dtype} of shape {labels.shape}"))
     bad = np.flatnonzero((labels != IGNORE_INDEX) & ((labels < 0) | (labels >= len(names))))
-    if bad.size:
-        raise ValueError(out_of_range(int(labels[bad[0]]), f"row {bad[0]}", len(names)))
+    if bad.size:  # the highest tells how many labels there are; a negative one is no label whatever their number
+        row = bad[labels[bad].argmin() if (labels[bad] < 0).any() else labels[bad].argmax()]
+        raise ValueError(out_of_range(int(labels[row]), f"row {row}", len(names)))
 
 
 def check_numbering(dataset: Any, names: Mapping[int, str]) -> None:

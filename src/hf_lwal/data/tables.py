@@ -109,9 +109,17 @@ def read_text(path: Path) -> str:
     return decoded(content, str(path))
 
 
-def decoded(content: bytes, name: str) -> str:
-    """Bytes in UTF-8 or in UTF-16 with its mark as text, without the mark."""
-    encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+def decoded(content: bytes, name: str, first: int = 1) -> str:
+    """Bytes in UTF-8 or in UTF-16 with its mark as text, without the mark.
+
+    Args:
+        content: bytes of whole lines.
+        name: where they are from, for messages.
+        first: number of the first line.
+    """
+    encoding = "utf-8-sig" if first == 1 else "utf-8"  # a mark stands at the beginning of all
+    if first == 1 and content[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        encoding = "utf-16"
     if encoding != "utf-16" and content[:200].count(0) * 4 > len(content[:200]):  # every second byte, or more of them
         raise CommandError(
             f"{name!r} is not a text file in UTF-8: it holds null bytes, as UTF-16 does. Save it as UTF-8."
@@ -121,7 +129,7 @@ def decoded(content: bytes, name: str) -> str:
     try:
         return content.decode(encoding)
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
+        line = content.count(b"\n", 0, error.start) + first
         raise CommandError(
             f"{name!r} is not a text file in UTF-8: line {line} has the byte 0x{content[error.start]:02x}. Save it as "
             "UTF-8, for example with `iconv -f latin1 -t utf-8`."

@@ -22,7 +22,7 @@ if _RELEASE < OLDEST:
         "pip install -U transformers."
     )
 
-from transformers import AutoConfig, PreTrainedConfig, configuration_utils  # noqa: E402
+from transformers import PreTrainedConfig, configuration_utils  # noqa: E402
 
 _SPEC = getattr(configuration_utils, "SubConfigSpec", None)  # transformers 5.20
 is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)  # torch 2.7
@@ -44,6 +44,8 @@ def class_attributes_for(part: str) -> dict[str, Any]:
     Args:
         part: attribute that holds it.
     """
+    from transformers import AutoConfig  # which imports our configurations: not while a module they need is imported
+
     if _SPEC is None:
         return {"sub_configs": {part: AutoConfig}}
     return {"sub_configs_defaults": {part: _SPEC(AutoConfig, model_type="bert")}}
@@ -53,6 +55,8 @@ def as_config(saved: Any) -> Any:
     """The configuration within another, where transformers leaves it the dictionary that was saved."""
     if _SPEC is not None or isinstance(saved, PreTrainedConfig):
         return saved
+    from transformers import AutoConfig
+
     fields = {} if saved is None else dict(saved)
     return AutoConfig.for_model(fields.pop("model_type", "bert"), **fields)
 

@@ -8,6 +8,7 @@ import functools
 import io
 import logging
 import os
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -172,7 +173,9 @@ def _quiet() -> Iterator[None]:
     loggers += [
         logger
         for name, logger in logging.root.manager.loggerDict.items()
-        if isinstance(logger, logging.Logger) and name.startswith(("torch.onnx.", "transformers.exporters."))
+        if isinstance(logger, logging.Logger)
+        # One of transformers' is called by the path of its file.
+        and (name.startswith("torch.onnx.") or re.search(r"transformers[./\\]exporters[./\\]", name))
     ]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
