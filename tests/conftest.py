@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 # Before transformers, datasets or huggingface_hub are imported: they read these once.
@@ -10,6 +11,7 @@ os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 os.environ["DO_NOT_TRACK"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +21,11 @@ import torch
 from hypothesis import settings
 from toy import word_tokenizer
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast
+
+# Trainers, searches and many libraries collect garbage again and again, each time through all that imports have made.
+importlib.import_module("hf_lwal.training.trainer")
+gc.collect()
+gc.freeze()
 
 torch.set_num_threads(1)  # tiny tensors gain nothing from a second, and lose much when another process is busy
 
