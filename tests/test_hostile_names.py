@@ -20,7 +20,7 @@ from hf_lwal.bench.report import csv_text, in_latex, latex, markdown
 from hf_lwal.bench.summary import tables
 from hf_lwal.cli import main as cli
 from hf_lwal.cli.audit_report import Audit, Judged, as_csv, as_html
-from hf_lwal.cli.predict import _as_text
+from hf_lwal.cli.predict_answers import as_text
 from hf_lwal.model_card import render
 
 ESPECIALLY = ["\ud800", "\x1b[31mred", "\u202eevil", "a\rb", "../../x", "$x", "<b>"]
@@ -137,7 +137,7 @@ def test_latex_prints_every_character():
 def test_answers_are_one_line_without_commands_to_the_terminal():
     """A label of a downloaded model could rename the window, or hide the line above."""
     for name in HOSTILE:
-        line = _as_text(name, [{"label": name, "score": 0.5}, {"label": "b", "score": 0.25}])
+        line = as_text(name, [{"label": name, "score": 0.5}, {"label": "b", "score": 0.25}])
         assert not bad_characters(line)
         assert len(line.splitlines()) == 1
         assert line.count("\t") == 1

@@ -184,6 +184,19 @@ def test_a_model_of_the_command_line_can_say_none_of_these(text_file, bert_folde
     assert answer["rejection_score"] > 0
 
 
+def test_a_model_that_cannot_be_measured_is_saved_all_the_same(text_file, bert_folder, tmp_path, monkeypatch):
+    """A measurement that fails after hours of training must not take the model with it."""
+
+    def fail(*_, **__):
+        raise ValueError("There are no rows.")
+
+    monkeypatch.setattr("hf_lwal.modeling.open_set.OpenSet.fit_rejection", fail)
+    printed = run(words(text_file, bert_folder, tmp_path / "out", "--fit-rejection", "--max-steps=1"))
+    assert "Not measured how far rows of a label lie from it: There are no rows." in printed
+    assert "--reject" not in printed.partition("Next:")[2]
+    assert (tmp_path / "out" / "model.safetensors").exists()
+
+
 @pytest.mark.parametrize("flag", ["--calibrate", "--fit-rejection"])
 def test_what_has_no_label_table_cannot_be_measured_for_it(flag, text_file, bert_folder, tmp_path, capsys):
     """It must be said before hours of training, not after."""

@@ -182,9 +182,11 @@ class Parser(argparse.ArgumentParser):
 
     def _negated(self, word: str) -> str:
         """``--no_curves`` as ``--no-curves``, which is the only spelling that argparse takes for a no."""
+        if not word.startswith("--no_"):
+            return word
         usual = word.replace("_", "-")
         known = {name for action in self.every_action() for name in action.option_strings}
-        return usual if word.startswith("--no_") and word not in known and usual in known else word
+        return usual if word not in known and usual in known else word
 
     def words_of(self, config: Mapping[str, Any]) -> list[str]:
         """A mapping of settings as words of a command line, so that both are checked in the same way.

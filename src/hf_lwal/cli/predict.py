@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from ..bench.comparison import load_part, quiet
-from ..data.tables import quoting
-from ..errors import CommandError, harmless
+from ..errors import CommandError
 from ..modeling.files import write_text_atomically
 from ..modeling.tasks import TASKS, inferred_task
 from .flags import argument, check_above_0, option
+from .predict_answers import as_file, as_text, record_of
 from .predict_inputs import STANDARD_INPUT, Group, Input, Wanted, loader, read_groups, remark, say
 from .writing import check_output_file, writing
 
@@ -104,7 +104,7 @@ def run(options: PredictOptions) -> int:
         return _report(_printed(answers, options.json))
     kept, file = list(answers), Path(options.output).expanduser()
     with writing(file):
-        write_text_atomically(file, _as_file([_record(*entry) for entry in kept], options.output))
+        write_text_atomically(file, as_file([record_of(*entry) for entry in kept], options.output))
     print(f"Written: {options.output} ({len(kept):,} answers)")
     return _report(kept)
 
@@ -235,9 +235,9 @@ def _printed(answers: Iterator[Answered], as_json: bool) -> Iterator[Answered]:
     """Print answers as they come; what has none has no line, but for programs, which count lines."""
     for entry in answers:
         if as_json:
-            print(json.dumps(_record(*entry), ensure_ascii=False), flush=True)
+            print(json.dumps(record_of(*entry), ensure_ascii=False), flush=True)
         elif entry[2] is None:
-            print(_as_text(entry[0].shown, entry[1]), flush=True)
+            print(as_text(entry[0].shown, entry[1]), flush=True)
         yield entry
 
 
@@ -255,46 +255,3 @@ def _report(answers: Iterable[Answered]) -> int:
     if without > SHOWN:
         say(f"no answer for {without - SHOWN:,} more; {without:,} of {total:,} in all")
     return int(unreadable)
-
-
-def _record(entry: Input, answers: Sequence[dict[str, Any]], fault: str | None) -> dict[str, Any]:
-    """What programs get: the label is None where there is no answer."""
-    record: dict[str, Any] = {} if entry.id is None else {"id": entry.id}
-    record |= {"input": entry.shown, **(answers[0] if answers else {"label": None, "score": None})}
-    if len(answers) > 1:
-        record["top"] = list(answers)
-    return record if fault is None else {**record, "error": fault}
-
-
-def _as_file(records: Sequence[dict[str, Any]], name: str) -> str:
-    """All records in the format that the name of the file ends in."""
-    kind = Path(name).suffix.lower()
-    if kind == ".json":
-        return json.dumps(list(records), ensure_ascii=False, indent=2) + "\n"
-    if kind == ".jsonl":
-        return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-    import pandas
-
-    table = pandas.DataFrame(map(_flat, records), dtype=object)  # which leaves numbers beside gaps what they are
-    separator, quoted = "," if kind == ".csv" else "\t", quoting(table.to_numpy().flat)
-    return str(table.to_csv(index=False, sep=separator, lineterminator="\n", quoting=quoted))
-
-
-def _flat(record: dict[str, Any]) -> dict[str, Any]:
-    """A record as one row with the columns label, score, label_2, score_2 and so on."""
-    more = {
-        f"{name}_{place}": answer[name]
-        for place, answer in enumerate(record.get("top", [])[1:], start=2)
-        for name in ("label", "score")
-    }
-    return {name: value for name, value in record.items() if name != "top"} | more
-
-
-def _as_text(name: str, answers: Sequence[dict[str, Any]]) -> str:
-    labels = ", ".join(
-        f"{answer['label']} (nearest: {answer['nearest']} {answer['score']:.3f})"
-        if answer.get("nearest", answer["label"]) != answer["label"]
-        else f"{answer['label']} {answer['score']:.3f}"
-        for answer in answers
-    )
-    return harmless(f"{' '.join(labels.split())}\t{' '.join(name.split())}")

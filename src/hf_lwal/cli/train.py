@@ -324,9 +324,7 @@ def _train(trainer: LwALTrainer, job: Job, calibrate: bool = False, fit_rejectio
     if calibrate:
         _calibrate(trainer)
     if fit_rejection:
-        model: Any = trainer.lwal_model
-        with trainer.compute_loss_context_manager():
-            model.fit_rejection(trainer.get_eval_dataloader(), progress=not trainer.args.disable_tqdm)
+        _fit_rejection(trainer)
     trainer.save_model()
     trainer.save_state()
     trainer.save_metrics("train", result.metrics)
@@ -344,6 +342,16 @@ def _calibrate(trainer: LwALTrainer) -> None:
         return
     trainer.compute_metrics.temperature = temperature
     trainer.save_metrics("calibration", {"temperature": temperature})
+
+
+def _fit_rejection(trainer: LwALTrainer) -> None:
+    """Measure radii on the validation rows; where that cannot be, the trained model stays as it is."""
+    model: Any = trainer.lwal_model
+    try:
+        with trainer.compute_loss_context_manager():
+            model.fit_rejection(trainer.get_eval_dataloader(), progress=not trainer.args.disable_tqdm)
+    except ValueError as error:
+        say(f"Not measured how far rows of a label lie from it: {error}")
 
 
 def _introduction(job: Job) -> list[str]:
