@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from accelerate import Accelerator
 from fsdp2_worker import CASES, SHARDED, numbers_of, trainer_for
 from launchers import launch
-from trajectory import relative_difference
+from peft import LoraConfig, get_peft_model
+from torch.distributed.fsdp import CPUOffloadPolicy
+from trajectory import build, relative_difference
 
 from hf_lwal import AutoModelForLwALClassification
+from hf_lwal.training.sharding import is_sharded, shard_with
 
 FSDP2 = Path(__file__).parents[1] / "examples" / "accelerate_configs" / "fsdp2.yaml"
 LAUNCH = (
@@ -19,6 +24,7 @@ LAUNCH = (
 )
 
 
+pytestmark = pytest.mark.skipif(not hasattr(Accelerator, "is_fsdp2"), reason="accelerate before FSDP2")
 KEY_BIASES = ("key.bias", "k_proj.bias")
 """Their gradient is zero but for rounding, whose sign Adam takes for a step."""
 
@@ -96,3 +102,17 @@ def test_layers_that_only_the_first_rank_has_made(reports):
     assert one == [one[0], {**one[0], "meta": []}]
     assert other[1]["meta"]
     assert other[0]["losses"] == other[1]["losses"] == one[0]["losses"]
+
+
+@pytest.mark.parametrize("what", ["an adapter", "weights on the CPU"])
+def test_what_cannot_be_sharded_stays_whole_and_is_said(what):
+    """An adapter's wrapper would shard the label table after all; offloaded states cannot be resumed from."""
+    model, policy, said = build("bert"), None, "DistributedDataParallel"
+    if what == "an adapter":
+        model = get_peft_model(model, LoraConfig(target_modules=["query"]))
+    else:
+        policy, said = CPUOffloadPolicy(), "leave it false"
+    plugin = SimpleNamespace(cpu_offload=policy)
+    with pytest.raises(ValueError, match=said):
+        shard_with(SimpleNamespace(state=SimpleNamespace(fsdp_plugin=plugin)), model)
+    assert not is_sharded(model)
