@@ -19,7 +19,7 @@ DRAWS_RESNET_TWICE = Version("5.13") <= TRANSFORMERS
 """Whether a fresh ResNet has the weights that recorded trainings began with."""
 STOCK_TAKES_PREFIXES = Version("5.24") > TRANSFORMERS
 """Whether backbones of stock text classifiers name ``past_key_values``."""
-DIVIDES_TWICE = Version("5.6") > TRANSFORMERS
+DIVIDES_TWICE = Version("5.5.4") > TRANSFORMERS
 """Whether the stock Trainer's gradients are divided by the micro-batches once more, those of stock models too."""
 ONE_GRAPH = Version("2.7") <= Version(torch.__version__)
 """Whether a stock model is compiled without breaks."""

@@ -12,6 +12,7 @@ from test_modeling import inputs_for, trained
 from tiny_models import tiny_config
 from transformers import (
     AutoConfig,
+    AutoModel,
     AutoModelForImageClassification,
     AutoModelForSequenceClassification,
     BertForSequenceClassification,
@@ -483,3 +484,19 @@ def test_images_go_through_the_same_doors(tmp_path):
 def test_the_configuration_alone_takes_settings():
     config = LwALConfig.from_dict(Auto.from_config(tiny_config("bert")).config.to_dict(), hidden_dropout_prob=0.7)
     assert config.encoder_config.hidden_dropout_prob == 0.7
+
+
+IMAGE_SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+
+
+@pytest.mark.parametrize("kind", ["vit", "deit", "beit", "ijepa", "dinov2"])
+def test_backbones_keep_all_their_weights(tmp_path, kind):
+    """Where transformers had renamed a layer, a classifier began with its attention at random."""
+    config = AutoConfig.for_model(kind, **IMAGE_SIZES, image_size=8, patch_size=4)
+    backbone = AutoModel.from_config(config)
+    backbone.save_pretrained(tmp_path)
+    model = Auto.from_pretrained(tmp_path, num_labels=3)
+    found = model.encoder.base_model.state_dict()
+    both = {name: value for name, value in backbone.state_dict().items() if name in found}
+    assert sum("attention" in name for name in both) >= 6
+    assert [name for name, value in both.items() if not torch.equal(value, found[name])] == []

@@ -20,6 +20,7 @@ from transformers import (
 )
 
 from .building import building, unpartitioned
+from .compat import read_renamed
 from .configuration_lwal import (
     HUB_KEYWORDS,
     LABEL_KEYWORDS,
@@ -529,6 +530,7 @@ def _load(
         encoder, info = TASKS[task].stock.from_pretrained(
             name, config=encoder_config, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs
         )
+    read_renamed(encoder, name, info, ignore_mismatched_sizes=True, **kwargs)
     check_weights(encoder, name)
     _check_backbone(encoder, settings, info, any_size, str(name))
     _renew_head(encoder, settings, info, keep_head, str(name))

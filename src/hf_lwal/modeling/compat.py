@@ -61,6 +61,28 @@ def as_config(saved: Any) -> Any:
     return AutoConfig.for_model(fields.pop("model_type", "bert"), **fields)
 
 
+@torch.no_grad()
+def read_renamed(encoder: Any, name: Any, info: dict[str, Any], **kwargs: Any) -> None:
+    """Read what a classifier lost of a backbone's weights with names of their own, as ViT's; until transformers 5.16.
+
+    Args:
+        encoder: a stock classifier that was just loaded.
+        name: of the checkpoint.
+        info: what transformers says of its weights; what is read now is missing no more.
+        **kwargs: of ``from_pretrained``, without the configuration.
+    """
+    body, prefix = encoder.base_model, f"{encoder.base_model_prefix}."
+    lost = {key for key in info["missing_keys"] if key.startswith(prefix)}
+    if _RELEASE >= (5, 16) or not lost or not info["unexpected_keys"]:
+        return
+    whole, found = type(body).from_pretrained(name, config=body.config, output_loading_info=True, **kwargs)
+    read = {key: value for key, value in whole.state_dict().items() if key not in found["missing_keys"]}
+    for key, value in body.state_dict().items():
+        if prefix + key in lost and key in read and value.shape == read[key].shape:
+            value.copy_(read[key])
+            info["missing_keys"].remove(prefix + key)
+
+
 def save_onnx(exported: Any, path: Path) -> None:
     """Write what transformers' exporter returned, with its weights in a file beside it; ``model.onnx`` is its name."""
     if hasattr(exported, "save_pretrained"):  # transformers 5.23

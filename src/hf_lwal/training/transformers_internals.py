@@ -254,7 +254,7 @@ class HookedTrainer(Trainer):
     # -- the loss of a micro-batch ------------------------------------------------------------------------------------
 
     def create_accelerator_and_postprocess(self) -> None:
-        """As in transformers, which before 5.6 lets accelerate divide the gradients by the micro-batches once more."""
+        """As in transformers, which before 5.5.4 lets accelerate divide gradients by the micro-batches once more."""
         super().create_accelerator_and_postprocess()
         self.accelerator.gradient_accumulation_steps = 1
 
