@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers.tokenization_utils_base import LARGE_INTEGER
 
 from .core import LabelTableModel
+from .label_snapshot import labels_of_now
 from .pictures import read_picture
 from .sounds import read_sound
 
@@ -38,12 +39,12 @@ def predict(
     model: LabelTableModel, inputs: Sequence[Any], processing_class: Any, top_k: int, batch_size: int
 ) -> list[list[dict[str, Any]]]:
     """Per input the ``top_k`` likeliest labels with their probabilities."""
-    names = model.config.label_names
+    table, names = labels_of_now(model)
     if not 1 <= top_k <= len(names):
         raise ValueError(f"top_k is {top_k}, but it must be between 1 and the number of labels, {len(names)}.")
     results = []
     for batch in evaluated(model, inputs, processing_class, batch_size):
-        best = model(**batch).logits.softmax(dim=1).topk(top_k)
+        best = model(**batch, label_table=table).logits.softmax(dim=1).topk(top_k)
         for scores, indices in zip(best.values.tolist(), best.indices.tolist(), strict=True):
             results.append([{"label": names[i], "score": score} for i, score in zip(indices, scores, strict=True)])
     return results
