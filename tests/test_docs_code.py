@@ -85,7 +85,8 @@ def test_the_page_on_serving_runs_and_every_way_answers_alike(here, monkeypatch)
     pytest.importorskip("onnxruntime")
     fastapi = SimpleNamespace(FastAPI=Application, HTTPException=HTTPException)
     monkeypatch.setitem(sys.modules, "fastapi", fastapi)
-    Dataset.from_dict({"key": [f"k{i}" for i in range(12)], "body": SENTENCES}).to_parquet("rows.parquet")
+    rows = {"key": [f"k{i}" for i in range(12)] + ["without"], "body": [*SENTENCES, None]}
+    Dataset.from_dict(rows).to_parquet("rows.parquet")
     Path("sentences.txt").write_text("\n".join(SENTENCES), encoding="utf-8")
     (fold,) = [line for line in bash("serving.md") if line.startswith("hf-lwal fold")]
     assert main(fold.split()[1:]) == 0

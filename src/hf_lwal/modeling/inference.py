@@ -107,7 +107,7 @@ def as_list(inputs: Any, task: str) -> list[Any]:
     """Inputs as a list, from a list, tuple, array, pandas Series or a data set's column.
 
     Raises:
-        ValueError: no inputs, or a single one.
+        ValueError: no inputs, or a single one, or a text that is missing.
     """
     single = isinstance(inputs, str | bytes | Mapping) or not (
         hasattr(inputs, "__len__") and hasattr(inputs, "__iter__")
@@ -117,7 +117,11 @@ def as_list(inputs: Any, task: str) -> list[Any]:
     least = {"text": 1, "image": 3, "audio": 2}[task]  # dimensions of an array of several
     if getattr(inputs, "ndim", least) < least and np.asarray(inputs).dtype != object:
         raise ValueError(f"inputs must be a list of at least one {task}, but it is a single one: put it in a list.")
-    return list(inputs)
+    listed = list(inputs)
+    for place, value in enumerate(listed if task == "text" else ()):
+        if not hasattr(value, "__len__"):  # None, NaN and their like
+            raise ValueError(f"inputs[{place}] is {value!r}, which is no text: leave out the rows that have none.")
+    return listed
 
 
 def picture(image: Any) -> Any:
