@@ -16,8 +16,7 @@ from torch.utils.data import DataLoader
 from toy import separable_text, word_tokenizer
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
-from hf_lwal.cli.main import CODES
-from hf_lwal.modeling.export import fold_with_report
+from hf_lwal.cli.main import CODES, main
 
 PROJECT = Path(__file__).parents[1]
 DOCS = PROJECT / "docs"
@@ -30,6 +29,12 @@ def blocks(page):
     return re.findall(r"^```python\n(.*?)^```$", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
+def bash(page):
+    """The lines of the commands of a page."""
+    found = re.findall(r"^```bash\n(.*?)^```$", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return "".join(found).splitlines()
+
+
 def run(page, names, having=""):
     """Run the blocks of ``page`` that contain ``having`` one after the other, in one namespace."""
     chosen = [block for block in blocks(page) if having in block]
@@ -40,10 +45,16 @@ def run(page, names, having=""):
 
 
 class Application:
-    """What a page needs of FastAPI: a decorator that leaves the handler a function."""
+    """What a page needs of FastAPI: decorators that leave the handlers functions."""
 
     def post(self, path):
         return lambda handler: handler
+
+    put = post
+
+
+class HTTPException(Exception):
+    """FastAPI's, for where it is not installed."""
 
 
 @pytest.fixture(scope="module")
@@ -71,30 +82,37 @@ def here(place, monkeypatch):
 @exports_onnx
 def test_the_page_on_serving_runs_and_every_way_answers_alike(here, monkeypatch):
     """A snippet that has rotted, or a way of serving that gives other labels than predict, would show nowhere else."""
-    onnx_export = pytest.importorskip("hf_lwal.modeling.onnx_export")
     pytest.importorskip("onnxruntime")
-    monkeypatch.setitem(sys.modules, "fastapi", SimpleNamespace(FastAPI=Application))
-    Dataset.from_dict({"key": [f"k{i}" for i in range(12)], "body": SENTENCES}).to_parquet("rows.parquet")
-    model, tokenizer = AutoModelForLwALClassification.from_pretrained("out/best"), word_tokenizer()
-    stock, _ = fold_with_report(model)
-    onnx_export.export_onnx(stock, "stock/onnx", dict(tokenizer(SENTENCES[:2], return_tensors="pt")))
+    fastapi = SimpleNamespace(FastAPI=Application, HTTPException=HTTPException)
+    monkeypatch.setitem(sys.modules, "fastapi", fastapi)
+    rows = {"key": [f"k{i}" for i in range(12)] + ["without"], "body": [*SENTENCES, None]}
+    Dataset.from_dict(rows).to_parquet("rows.parquet")
+    Path("sentences.txt").write_text("\n".join(SENTENCES), encoding="utf-8")
+    (fold,) = [line for line in bash("serving.md") if line.startswith("hf-lwal fold")]
+    assert main(fold.split()[1:]) == 0
     names = run(
         "serving.md",
         {"validation_texts": SENTENCES, "validation_labels": [i % LABELS for i in range(12)]},
     )
-    expected = [best["label"] for (best,) in model.predict(SENTENCES, tokenizer)]
+    model = names["model"]
+    expected = [best["label"] for (best,) in model.predict(SENTENCES, word_tokenizer())]
     assert len(set(expected)) > 1, "a model that gives one label to all would agree with anything"
     assert [[len(row) for row in rows] for rows in names["answers"]] == [[1], [1, 1]]
     assert names["labels"]([]) == []
     assert [row["label"] for row in names["labels"](SENTENCES)] == expected
     assert [row["label"] for row in names["classify"](SENTENCES)] == expected
+    assert [row["label"] for row in names["classify_stock"](SENTENCES)] == expected
+    assert "lwal" not in type(names["classify_stock"].model).__module__
+    assert names["answer_without_torch"](SENTENCES) == expected
     assert [row["nearest"] for row in names["answer_or_refuse"](SENTENCES)] == expected
     with open("answers.csv", newline="", encoding="utf-8") as file:
         assert [(row["key"], row["label"]) for row in csv.DictReader(file)] == [
             (f"k{i}", label) for i, label in enumerate(expected)
         ]
-    again = [best["label"] for (best,) in model.predict(["book me a table", "will it rain"], tokenizer)]
-    assert names["found"] == again
+    assert names["add"]("new", ["word6 word3 word6"]) == {"id": LABELS}
+    with pytest.raises(HTTPException, match="already a label 'new'"):
+        names["add"]("new", ["word6"])
+    assert names["labels"](["word6 word3 word6"])[0]["label"] == "new"
 
 
 def test_the_temperature_of_the_page_on_questions_calibrates_what_is_saved(here, tmp_path):

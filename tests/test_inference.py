@@ -60,6 +60,16 @@ def test_images_and_sounds(tiny_config):
     assert len(model.predict(sounds, Wav2Vec2FeatureExtractor())) == 3
 
 
+@pytest.mark.parametrize("missing", [None, float("nan"), 7, pd.NA])
+def test_a_text_that_is_missing_is_named(tiny_config, tokenizer, missing):
+    """A table's empty cells ended in the tokenizer's own words, which say neither which text nor what to do."""
+    model = trained(build(tiny_config, "bert"), steps=1)
+    for call in (model.predict, model.encode):
+        with pytest.raises(ValueError, match=rf"inputs\[2\] is {missing}, which is no text: leave out the rows"):
+            call(pd.Series(["key1", "", missing], dtype=object), tokenizer, batch_size=1)
+    assert len(model.predict([("key1", "word2"), ("", "key2")], tokenizer)) == 2
+
+
 def test_bad_input(tiny_config, tokenizer):
     """A single text would be read letter by letter."""
     model = build(tiny_config, "bert").eval()

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import runpy
+import sys
+from pathlib import Path
+
 import pytest
 import torch
+from releases import exports_onnx
 from test_modeling import build, inputs_for, trained
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -135,3 +141,33 @@ def test_many_label_vectors_are_multiplied_and_close_ones_are_told_apart():
     distances = distances_of_differences(vectors, vectors)
     assert (distances.diagonal() == distances.min()).all()
     assert distances.min() > 0
+
+
+@exports_onnx
+def test_the_benchmark_of_serving_times_every_form(tmp_path, monkeypatch, capsys):
+    """A form that is timed against another round, or left out, would show in no other test before the docs have it."""
+    pytest.importorskip("onnxruntime")
+    script, output = Path(__file__).parents[1] / "benchmarks" / "serving_latency.py", tmp_path / "lines.jsonl"
+    words = ["--tiny", "--rounds", "2", "--calls", "1", "--labels", "6", "--batch-sizes", "1", "3"]
+    monkeypatch.setattr(sys, "argv", [str(script), *words, "--output", str(output)])
+    benchmark = runpy.run_path(str(script))
+    threads = torch.get_num_threads()
+    try:
+        benchmark["main"]()
+    finally:
+        torch.set_num_threads(threads)
+    lines = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
+    forms = ["stock", "lwal", "folded", "onnx"]
+    assert [(line["batch_size"], line["form"]) for line in lines] == [
+        (rows, form) for rows in (1, 3) for form in forms
+    ]
+    assert all(line["median_ms"] > 0 and line["ratio_to_stock"] > 0 for line in lines)
+    table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert len(table) == 2 + len(lines)
+    assert {row.count("|") for row in table} == {6}
+    assert benchmark["summary"]("lwal", {"stock": [1.0, 2.0, 4.0], "lwal": [2.0, 2.0, 12.0]}) == {
+        "form": "lwal",
+        "median_ms": 2000.0,
+        "ratio_to_stock": 2.0,  # of 2, 1 and 3; that of the medians is 1
+        "ratio_quartiles": [1.5, 2.5],
+    }

@@ -11,6 +11,7 @@ import torch
 from releases import ONE_GRAPH
 from test_inference import TEXTS
 from test_modeling import build, inputs_for, trained
+from toy import separable_text
 
 THREADS, CALLS = 8, 20
 
@@ -111,3 +112,82 @@ def test_a_failed_call_leaves_no_trace(tiny_config):
         model(input_ids=torch.full((1, 3), 10_000))
     assert torch.equal(model(**inputs).logits, expected)
     assert torch.equal(model.encoder(**inputs).logits, model(**inputs).embeddings)
+
+
+def edit_of(name, *args, **kwargs):
+    return lambda model: getattr(model, name)(*args, **kwargs)
+
+
+FEATURES = torch.randn(3, 2, 32, generator=torch.Generator().manual_seed(7))
+EDITS = {
+    "renamed": [edit_of("rename_label", "LABEL_1", "other"), edit_of("rename_label", "other", "LABEL_1")],
+    "in another order": [
+        edit_of("align", [f"LABEL_{i}" for i in order]) for order in ((3, 0, 4, 2, 1), (0, 1, 2, 3, 4))
+    ],
+    "one more, one less": [
+        *(edit_of("add_label", f"new {i}", features=features) for i, features in enumerate(FEATURES)),
+        *(edit_of("remove_label", f"new {i}") for i in (1, 0, 2)),
+    ],
+    "merged and split": [
+        edit_of("merge_labels", ["LABEL_0", "LABEL_2"], "both"),
+        edit_of("remove_label", "both"),
+        *(edit_of("add_label", f"LABEL_{i}", features=FEATURES[i]) for i in (0, 2)),
+    ],
+}
+ASKED = {
+    "predict": lambda model, tokenizer: [
+        answer for row in model.predict(TEXTS, tokenizer, top_k=2, batch_size=4) for answer in row
+    ],
+    "predict_with_rejection": lambda model, tokenizer: model.predict_with_rejection(
+        TEXTS, tokenizer, threshold=1e6, batch_size=4
+    ),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("edits", EDITS.values(), ids=EDITS.keys())
+def test_answers_while_another_thread_edits_the_labels(tiny_config, tokenizer, edits, asked):
+    """An answer of half the old labels and half the new is a wrong label, silently, where it is no KeyError."""
+    model = build(tiny_config, "bert", embedding_dim=8).eval()
+    rows = separable_text(5, 40).with_format("torch")[:]
+    model.initialize_labels([rows], progress=False)
+    model.fit_rejection([rows], progress=False)
+
+    def answer():
+        found = ASKED[asked](model, tokenizer)
+        return [[round(x, 4) if isinstance(x, float) else x for x in row.values()] for row in found]
+
+    whole = [answer()]
+    assert {row[0] for row in whole[0]} >= {"LABEL_0", "LABEL_1", "LABEL_2"}, "edits of these must be seen"
+    for edit in edits * 2:  # the second time from where the first has ended, as all later ones
+        edit(model)
+        whole.append(answer())
+    done = threading.Event()
+
+    def ask(_):
+        found = [answer()]
+        while not done.is_set():
+            found.append(answer())
+        return found
+
+    with ThreadPoolExecutor(2) as pool:
+        asking = [pool.submit(ask, i) for i in range(2)]
+        try:
+            for edit in edits * 40:
+                edit(model)
+                done.wait(0.001)
+        finally:
+            done.set()
+        found = [answer for thread in asking for answer in thread.result()]
+    assert [answer for answer in found if answer not in whole] == []
+
+
+def test_two_threads_edit_the_labels_of_one_model(tiny_config):
+    """Names read before another thread's edit and written after it lose that edit; its row stays in the table."""
+    model = trained(build(tiny_config, "bert", embedding_dim=8), steps=2)
+    features = {f"new {i}": torch.randn(2, 32, generator=torch.Generator().manual_seed(i)) for i in range(4 * THREADS)}
+    in_threads(lambda i: model.add_label(f"new {i}", features=features[f"new {i}"]), len(features))
+    names = model.config.label_names
+    assert len(names) == model.label_table.num_labels == 5 + len(features)
+    for index, name in list(names.items())[5:]:
+        torch.testing.assert_close(model.label_table.class_features[index], features[name].mean(dim=0))

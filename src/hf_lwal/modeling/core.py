@@ -127,19 +127,21 @@ class LabelTableModel(PreTrainedModel):
 
         Args:
             inputs: keyword arguments of the encoder. None values are left out, and so is what this model's forward
-                names and the encoder does not know; the rest is for the encoder to take.
+                names and the encoder does not know; the rest is for the encoder to take. ``label_table`` is used in
+                place of the model's own.
             labels: (B,) in 0…C-1, of any type that `class_ids` takes; rows with -100 count for nothing.
             return_dict: False for a plain tuple.
         """
+        table = inputs.pop("label_table", None) or self.label_table
         if labels is not None:
-            labels = self._beside_table(class_ids(labels, self.label_table.num_labels))
+            labels = self._beside_table(class_ids(labels, table.num_labels))
         embeddings, features, encoded = self._embed(inputs)
         vectors = None
         if self.training:
             self._look_at_plain_loop(labels)
             vectors = self.tracker.label_vectors(self._tracked, embeddings, self.values(embeddings, features), labels)
         without_logits = vectors is not None and self.tracker.leaves_out(len(embeddings), len(vectors))
-        logits = None if without_logits else self.label_table(embeddings, vectors, labels)
+        logits = None if without_logits else table(embeddings, vectors, labels)
         loss = None
         if labels is not None and logits is not None and self.tracker.takes_loss:
             loss = self._loss(embeddings, logits, labels)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers.tokenization_utils_base import LARGE_INTEGER
 
 from .core import LabelTableModel
+from .label_snapshot import labels_of_now
 from .pictures import read_picture
 from .sounds import read_sound
 
@@ -38,12 +39,12 @@ def predict(
     model: LabelTableModel, inputs: Sequence[Any], processing_class: Any, top_k: int, batch_size: int
 ) -> list[list[dict[str, Any]]]:
     """Per input the ``top_k`` likeliest labels with their probabilities."""
-    names = model.config.label_names
+    table, names = labels_of_now(model)
     if not 1 <= top_k <= len(names):
         raise ValueError(f"top_k is {top_k}, but it must be between 1 and the number of labels, {len(names)}.")
     results = []
     for batch in evaluated(model, inputs, processing_class, batch_size):
-        best = model(**batch).logits.softmax(dim=1).topk(top_k)
+        best = model(**batch, label_table=table).logits.softmax(dim=1).topk(top_k)
         for scores, indices in zip(best.values.tolist(), best.indices.tolist(), strict=True):
             results.append([{"label": names[i], "score": score} for i, score in zip(indices, scores, strict=True)])
     return results
@@ -106,7 +107,7 @@ def as_list(inputs: Any, task: str) -> list[Any]:
     """Inputs as a list, from a list, tuple, array, pandas Series or a data set's column.
 
     Raises:
-        ValueError: no inputs, or a single one.
+        ValueError: no inputs, or a single one, or a text that is missing.
     """
     single = isinstance(inputs, str | bytes | Mapping) or not (
         hasattr(inputs, "__len__") and hasattr(inputs, "__iter__")
@@ -116,7 +117,11 @@ def as_list(inputs: Any, task: str) -> list[Any]:
     least = {"text": 1, "image": 3, "audio": 2}[task]  # dimensions of an array of several
     if getattr(inputs, "ndim", least) < least and np.asarray(inputs).dtype != object:
         raise ValueError(f"inputs must be a list of at least one {task}, but it is a single one: put it in a list.")
-    return list(inputs)
+    listed = list(inputs)
+    for place, value in enumerate(listed if task == "text" else ()):
+        if not hasattr(value, "__len__"):  # None, NaN and their like
+            raise ValueError(f"inputs[{place}] is {value!r}, which is no text: leave out the rows that have none.")
+    return listed
 
 
 def picture(image: Any) -> Any:

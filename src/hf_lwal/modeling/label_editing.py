@@ -12,6 +12,7 @@ from .configuration_lwal import match_label_names
 from .core import LabelTableModel
 from .heads import active_copy
 from .inference import as_list, start_values
+from .label_snapshot import changing_labels
 from .name_start import ENOUGH_SAMPLES, check_label_names, name_texts
 
 logger = logging.getLogger(__name__)
@@ -25,7 +26,8 @@ class LabelEditing:
     class means, which are edited as well. The embedding dimension never changes. An optimizer made before an edit
     does not know the new table: make a new one (`LwALTrainer.train` does).
 
-    Every edit raises ValueError while a training by `LwALTrainer` is in progress and inside a PEFT adapter.
+    Every edit raises ValueError while a training by `LwALTrainer` is in progress and inside a PEFT adapter. Other
+    threads may predict meanwhile (`label_snapshot`), or edit: one edit follows the other.
     """
 
     # Type checkers do not let a mixin's self be the class that inherits it, hence Any.
@@ -65,8 +67,7 @@ class LabelEditing:
         Raises:
             ValueError: the name is taken, there are no examples, or the model has no class means to stand beside.
         """
-        names = _names_to_edit(self)
-        _refuse_taken(name, names)
+        _refuse_taken(name, _names_to_edit(self))
         _refuse_without_means(self)
         if examples is None and features is None and processing_class is not None:
             examples, count_name = [self._text_of_label(name, description)], False
@@ -89,8 +90,11 @@ class LabelEditing:
                 found = [*found, self._text_of_label(name, description)]
                 logger.info("The text %r counts as one more example of label %r.", found[-1], name)
             features = start_values(self, found, processing_class, batch_size)
-        index = self.label_table.add_label(features.to(self.device), self.head, offset)
-        _set_names(self, [*names, name])
+        with changing_labels():
+            names = _names_to_edit(self)
+            _refuse_taken(name, names)  # again: another thread may have edited while the examples were read
+            index: int = self.label_table.add_label(features.to(self.device), self.head, offset)
+            _set_names(self, [*names, name])
         return index
 
     def _name_counts(
@@ -118,6 +122,7 @@ class LabelEditing:
             )
         return texts[0]
 
+    @changing_labels()
     def remove_label(self: Any, name: str) -> None:
         """Remove a label; the ids of those behind it move down by one.
 
@@ -130,6 +135,7 @@ class LabelEditing:
         self.label_table.take_labels(kept)
         _set_names(self, [names[index] for index in kept])
 
+    @changing_labels()
     def rename_label(self: Any, old: str, new: str) -> None:
         """Rename a label; nothing else changes.
 
@@ -141,6 +147,7 @@ class LabelEditing:
         _refuse_taken(new, [name for name in names if name != old])
         _set_names(self, [*names[:index], new, *names[index + 1 :]])
 
+    @changing_labels()
     def merge_labels(self: Any, names: Sequence[str], new_name: str) -> int:
         """Make one label of several, weighted by how many rows each has seen; see `EditableRows.merge_labels`.
 
@@ -167,6 +174,7 @@ class LabelEditing:
         _set_names(self, [*rest[:index], new_name, *rest[index:]])
         return index
 
+    @changing_labels()
     def align(self: Any, labels: Any) -> None:
         """Give the labels the ids that a data set uses, by their names.
 

@@ -27,6 +27,7 @@ from .functional import (
 )
 from .heads import active_copy
 from .inference import evaluated
+from .label_snapshot import changing_labels, labels_of_now
 from .label_table import LabelTable
 from .labelled_inputs import labelled_values, of_all_ranks
 from .row_blocks import BLOCK
@@ -227,10 +228,11 @@ class OpenSet:
         of_all, labels_of_all, shared = of_all_ranks(own, ids)
         table.measure_scatter(values, ids, self.head, Tensor.clone if shared else all_reduce_sum)
         ids, (angles, squares) = labels_of_all, of_all.unbind(dim=1)
-        table.rejection_radii.copy_(class_radii(angles, ids, table.num_labels, quantile))
-        unit = _quantile(squares, quantile)
-        table.rejection_edges[0] = unit
-        table.rejection_edges[1] = _quantile(angles / table.rejection_radii[ids] + squares / unit, quantile)
+        radii, unit = class_radii(angles, ids, table.num_labels, quantile), _quantile(squares, quantile)
+        with changing_labels():
+            table.rejection_radii.copy_(radii)
+            table.rejection_edges[0] = unit
+            table.rejection_edges[1] = _quantile(angles / table.rejection_radii[ids] + squares / unit, quantile)
         return table.rejection_radii.clone()
 
     def rejection_scores(self: Any, values: Tensor) -> Tensor:
@@ -274,12 +276,14 @@ class OpenSet:
         Raises:
             ValueError: ``reject`` is a label's name, or the radii are not known.
         """
-        names = self.config.label_names
-        if reject in names.values():
-            raise ValueError(f"reject is {reject!r}, which is a label of the model: choose another word.")
-        answers, scores = [], RejectionScores(self)
+        with changing_labels():
+            table, names = labels_of_now(self)
+            if reject in names.values():
+                raise ValueError(f"reject is {reject!r}, which is a label of the model: choose another word.")
+            scores = RejectionScores(self)
+        answers = []
         for batch in evaluated(self, inputs, processing_class, batch_size):
-            output = self(**batch)
+            output = self(**batch, label_table=table)
             rejection = scores(self.values(output.embeddings, output.features))
             best = output.logits.softmax(dim=1).max(dim=1)
             for score, index, far in zip(*(x.tolist() for x in (*best, rejection)), strict=True):
