@@ -26,7 +26,6 @@ ONE_GRAPH = Version("2.7") <= Version(torch.__version__)
 
 exports_onnx = pytest.mark.skipif(find_spec("transformers.exporters") is None, reason="transformers before 5.13")
 one_graph = pytest.mark.skipif(not ONE_GRAPH, reason="PyTorch 2.6 breaks the graph in transformers' own forward")
-takes_lists_of_names = pytest.mark.skipif(Version("5.18") > TRANSFORMERS, reason="id2label must be a dictionary")
 
 
 def without_oldest_names(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -51,6 +51,17 @@ def class_attributes_for(part: str) -> dict[str, Any]:
     return {"sub_configs_defaults": {part: _SPEC(AutoConfig, model_type="bert")}}
 
 
+def without_type_checks(validators: dict[str, Any]) -> dict[str, Any]:
+    """Checks of a configuration's fields but for those of all models, which transformers 5.18 checks no more.
+
+    Args:
+        validators: name of a field → its checks.
+    """
+    if _RELEASE >= (5, 18):
+        return validators
+    return {name: checks for name, checks in validators.items() if name not in PreTrainedConfig.__dataclass_fields__}
+
+
 def as_config(saved: Any) -> Any:
     """The configuration within another, where transformers leaves it the dictionary that was saved."""
     if _SPEC is not None or isinstance(saved, PreTrainedConfig):

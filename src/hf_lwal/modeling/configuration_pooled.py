@@ -11,7 +11,7 @@ import transformers
 from transformers import AutoConfig, PreTrainedConfig
 
 from .building import building
-from .compat import as_config, class_attributes_for
+from .compat import as_config, class_attributes_for, without_type_checks
 from .pooling import MODEL, check_pooling, stored_pooling
 from .setting_rules import POOLED_RULES, check_part, check_settings
 
@@ -32,11 +32,13 @@ class AroundConfig:
 
     part: ClassVar[str]
     """Attribute that holds the other configuration."""
+    __validators__: ClassVar[dict[str, Any]]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         for name, value in class_attributes_for(cls.part).items():
             setattr(cls, name, value)
         super().__init_subclass__(**kwargs)
+        cls.__validators__ = without_type_checks(cls.__validators__)
 
     def __post_init__(self, **kwargs: Any) -> None:
         """Make a configuration of what was saved."""
