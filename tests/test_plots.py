@@ -260,6 +260,17 @@ def test_drift_of_every_label_against_the_mean_distance(monkeypatch):
     assert lines == {"mean": [25.0, 0.0], "moving": [50.0, 0.0], "still": [0.0, 0.0]}
 
 
+def test_labels_that_drift_are_told_apart_without_red_or_green(monkeypatch):
+    """Lines in red and green, dashed alike, were one line to some readers, and the legend lay on top of them."""
+    drift = [(step, [0.1 * step, 0.2, 0.3, 0.4]) for step in range(3)]
+    axes = drawn(monkeypatch, curves, plots.plot_label_drift, drift, "drift.png", top=["a", "b", "c", "d"])
+    lines = axes.get_lines()
+    assert len(lines) == 4
+    assert [line.get_color() for line in lines] == list(curves.CYCLE[:4]), "whose colours are apart for all"
+    assert len({line.get_marker() for line in lines}) == 4
+    assert axes.get_legend() is None, "it is the figure's, below"
+
+
 def test_logged_drift_is_what_the_trainer_logged(tmp_path):
     history = [{"step": 5, "loss": 1.0, "label_drift": 0.2}, {"step": 5, "eval_loss": 1.0}]
     assert plots.logged_drift(history) == [(5.0, 0.2)]
