@@ -149,13 +149,13 @@ def _place_names(axes: Axes, places: Matrix, names: Sequence[str], colours: Sequ
         prevent_crossings=False,  # quadratic in Python, and lines this short cross nothing
         ensure_inside_axes=False,  # else names at the edge are pushed onto each other
     )
-    boxes = np.stack([text.get_window_extent().extents.reshape(2, 2) for text in texts])  # (C, 2, 2) corners x, y
+    boxes = np.array([text.get_window_extent().get_points() for text in texts])  # (C, 2, 2) corners x, y
     shifts = heights_apart(boxes)
     boxes[:, :, 1] += shifts[:, None]
     to_data = axes.transData.inverted()
     for text, shift in zip(texts, shifts, strict=True):
         x, y = axes.transData.transform(text.get_position())
-        text.set_position(to_data.transform((x, y + shift)))
+        text.set_position(tuple(to_data.transform((x, y + shift))))
     points = axes.transData.transform(places)
     ends = np.clip(points, boxes[:, 0], boxes[:, 1])
     lines = np.stack([points, ends], axis=1)[np.linalg.norm(points - ends, axis=1) > LEAST_LINE]
