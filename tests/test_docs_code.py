@@ -86,7 +86,8 @@ def test_the_page_on_serving_runs_and_every_way_answers_alike(here, monkeypatch)
     pytest.importorskip("onnxruntime")
     fastapi = SimpleNamespace(FastAPI=Application, HTTPException=HTTPException)
     monkeypatch.setitem(sys.modules, "fastapi", fastapi)
-    rows = {"key": [f"k{i}" for i in range(12)] + ["without"], "body": [*SENTENCES, None]}
+    texts = [*SENTENCES, *[None] * 600]  # two pieces, the last of them without any text
+    rows = {"key": [f"k{i}" for i in range(len(texts))], "body": texts}
     Dataset.from_dict(rows).to_parquet("rows.parquet")
     Path("sentences.txt").write_text("\n".join(SENTENCES), encoding="utf-8")
     (fold,) = [line for line in bash("serving.md") if line.startswith("hf-lwal fold")]
