@@ -14,6 +14,7 @@ from releases import exports_onnx
 from tiny_models import tiny_config
 from torch.utils.data import DataLoader
 from toy import separable_text, word_tokenizer
+from transformers import BertForSequenceClassification
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
 from hf_lwal.cli.main import CODES, main
@@ -85,7 +86,8 @@ def test_the_page_on_serving_runs_and_every_way_answers_alike(here, monkeypatch)
     pytest.importorskip("onnxruntime")
     fastapi = SimpleNamespace(FastAPI=Application, HTTPException=HTTPException)
     monkeypatch.setitem(sys.modules, "fastapi", fastapi)
-    rows = {"key": [f"k{i}" for i in range(12)] + ["without"], "body": [*SENTENCES, None]}
+    texts = [*SENTENCES, *[None] * 600]  # two pieces, the last of them without any text
+    rows = {"key": [f"k{i}" for i in range(len(texts))], "body": texts}
     Dataset.from_dict(rows).to_parquet("rows.parquet")
     Path("sentences.txt").write_text("\n".join(SENTENCES), encoding="utf-8")
     (fold,) = [line for line in bash("serving.md") if line.startswith("hf-lwal fold")]
@@ -113,6 +115,18 @@ def test_the_page_on_serving_runs_and_every_way_answers_alike(here, monkeypatch)
     with pytest.raises(HTTPException, match="already a label 'new'"):
         names["add"]("new", ["word6"])
     assert names["labels"](["word6 word3 word6"])[0]["label"] == "new"
+
+
+def test_the_folding_of_the_page_on_deployment_gives_the_same_labels(here):
+    """The first code of the page had a name that nothing imports, and a tokenizer that the folder lacked."""
+    model, tokenizer = AutoModelForLwALClassification.from_pretrained("out/best"), word_tokenizer()
+    batch = dict(tokenizer(SENTENCES, return_tensors="pt"))
+    names = run("deployment.md", {"model": model, "tokenizer": tokenizer, "dataloader": [batch]}, "stock, report =")
+    names = run("deployment.md", names, "model.fold()")
+    expected = [best["label"] for (best,) in model.predict(SENTENCES, tokenizer)]
+    assert [row["label"] for row in names["classify"](SENTENCES)] == expected
+    assert type(names["classify"].model) is type(names["stock"]) is BertForSequenceClassification
+    assert "12 given" in str(names["report"])
 
 
 def test_the_temperature_of_the_page_on_questions_calibrates_what_is_saved(here, tmp_path):

@@ -260,6 +260,17 @@ def test_drift_of_every_label_against_the_mean_distance(monkeypatch):
     assert lines == {"mean": [25.0, 0.0], "moving": [50.0, 0.0], "still": [0.0, 0.0]}
 
 
+def test_labels_that_drift_are_told_apart_without_red_or_green(monkeypatch):
+    """Lines in red and green, dashed alike, were one line to some readers, and the legend lay on top of them."""
+    drift = [(step, [0.1 * step, 0.2, 0.3, 0.4]) for step in range(3)]
+    axes = drawn(monkeypatch, curves, plots.plot_label_drift, drift, "drift.png", top=["a", "b", "c", "d"])
+    lines = axes.get_lines()
+    assert len(lines) == 4
+    assert [line.get_color() for line in lines] == list(curves.CYCLE[:4]), "whose colours are apart for all"
+    assert len({line.get_marker() for line in lines}) == 4
+    assert axes.get_legend() is None, "it is the figure's, below"
+
+
 def test_logged_drift_is_what_the_trainer_logged(tmp_path):
     history = [{"step": 5, "loss": 1.0, "label_drift": 0.2}, {"step": 5, "eval_loss": 1.0}]
     assert plots.logged_drift(history) == [(5.0, 0.2)]
@@ -284,9 +295,11 @@ def test_a_reliability_diagram_shows_the_bins_that_have_rows(monkeypatch, tmp_pa
 _NO_ROWS = reliability_curve([[1.0, 0.0]], [-100])
 
 
-@pytest.mark.parametrize("number", [8, 100])
-def test_names_on_a_map_do_not_cover_each_other(monkeypatch, number):
-    vectors = np.random.default_rng(0).normal(size=(number, 16))
+@pytest.mark.parametrize(("number", "tight"), [(8, 0.0), (100, 0.0), (150, 20.0)])
+def test_names_on_a_map_do_not_cover_each_other(monkeypatch, number, tight):
+    """Groups as tight as trained labels form them left names on top of each other."""
+    generator = np.random.default_rng(5)
+    vectors = tight * generator.normal(size=(10, 16))[np.arange(number) % 10] + generator.normal(size=(number, 16))
     names = [f"a_usual_label_{i}" for i in range(number)]
     axes = drawn(monkeypatch, maps, plots.plot_label_map, vectors, names, "map.png", groups=["x"] * number)
     assert sorted(text.get_text() for text in axes.texts) == sorted(names)
@@ -295,6 +308,18 @@ def test_names_on_a_map_do_not_cover_each_other(monkeypatch, number):
     for one, other in combinations(boxes, 2):
         common = Bbox.intersection(one, other)
         assert common is None or common.width * common.height < 0.1 * one.width * one.height
+
+
+def test_boxes_are_moved_apart_and_no_further():
+    """A box that is moved past its neighbour, or where nothing lies beside it, is a name far from its point."""
+    boxes = np.array([[[x, y], [x + 10.0, y + 2.0]] for x, y in ((0, 0), (5, 1), (20, 1), (0, 5), (5, 1), (12, 6))])
+    shifts = maps.heights_apart(boxes)
+    heights = boxes[:, 0, 1] + shifts
+    assert shifts[2] == 0.0, "nothing beside it but what lies higher"
+    assert shifts[5] == 0.0
+    assert heights[0] + 2.0 <= heights[1] + 1e-9 <= heights[4] - 2.0 + 2e-9 <= heights[3] - 4.0 + 3e-9
+    assert np.abs(shifts).max() <= 2.0
+    assert maps.heights_apart(boxes[:1]).tolist() == [0.0]
 
 
 def test_a_map_has_the_distances_of_the_labels(monkeypatch):

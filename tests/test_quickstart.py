@@ -3,16 +3,19 @@
 import contextlib
 import io
 import json
+import re
 import sys
+from functools import partial
 
 import pytest
 import torch
 from datasets import Dataset, load_dataset
 from PIL import Image
+from tqdm.auto import tqdm
 from transformers import BertForSequenceClassification, ViTForImageClassification, ViTImageProcessor, set_seed
 
 from hf_lwal import AutoModelForLwALClassification
-from hf_lwal.bench.comparison import FROZEN, LP_FT, METHODS, Result, build_trainer, prepare_data, render_table
+from hf_lwal.bench.comparison import FROZEN, LP_FT, METHODS, Result, build_trainer, prepare_data, render_table, train
 from hf_lwal.cli.main import main
 from hf_lwal.data import load_embedded
 
@@ -111,6 +114,25 @@ def test_a_run_on_images(tmp_path, tiny_config, capsys):
     assert main(command(folder, model, output, "--steps=2")) == 0
     assert {path.name for path in (output / "model").iterdir()} >= {"label_table.json", "preprocessor_config.json"}
     assert "image 28×28 → " in capsys.readouterr().out
+
+
+def test_progress_is_one_line_per_method(text_folder, bert_folder, tmp_path, capsys, monkeypatch):
+    """A bar per evaluation below that of the training left half lines on the terminal, some seven for each method."""
+    options = {"text_column": None, "label_column": None, "eval_samples": 8, "max_length": 16, "seed": 0}
+    task = prepare_data(str(text_folder), str(bert_folder), **options)
+    run = {"output_dir": str(tmp_path), "steps": 4, "batch_size": 8, "learning_rate": 1e-3, "seed": 0}
+    capsys.readouterr()
+    train(build_trainer(task, "one-hot", **run))
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1, shown.err
+    assert set(re.findall(r"\d+/(\d+) \[", shown.err)) == {"4"}, "steps, and no batches of an evaluation"
+    assert re.search(r"4/4 \[.*step 4: accuracy \d+\.\d %\]\n$", shown.err)
+    monkeypatch.setattr("transformers.trainer_callback.tqdm", partial(tqdm, disable=True))
+    train(build_trainer(task, "one-hot", **run))
+    shown = capsys.readouterr()
+    assert (shown.err, shown.out.count("\n")) == ("", 5), "without a bar a line for each, or minutes pass in silence"
+    assert all(re.fullmatch(r"step \d: accuracy \d+\.\d %", line) for line in shown.out.splitlines())
 
 
 def test_all_methods_see_the_same_rows_in_the_same_order(text_folder, bert_folder, tmp_path):

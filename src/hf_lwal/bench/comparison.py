@@ -161,7 +161,7 @@ def load_part(loader: Any, model_path: str, **keywords: Any) -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Hide the report on weights of a new head, which is what is wanted here, and the bars of loading.
+    """Hide the report on weights of a new head, which is what is wanted here, and the bars of loading and saving.
 
     Whoever asked to see more than warnings sees the report.
     """
@@ -265,7 +265,7 @@ def build_trainer(
         eval_dataset=data.evaluation,
         processing_class=data.processing_class,
     )
-    show_accuracy(trainer)
+    show_accuracy(trainer, one_line=True)
     return trainer
 
 

@@ -1,4 +1,4 @@
-"""A progress bar for comparisons: one short line per evaluation instead of the whole log entry."""
+"""A progress bar for comparisons: the accuracy of each evaluation instead of the whole log entry."""
 
 from __future__ import annotations
 
@@ -11,7 +11,23 @@ logger = logging.getLogger(__name__)
 
 
 class AccuracyProgress(ProgressCallback):
-    """The trainer's progress bar, with the accuracy after each evaluation."""
+    """The trainer's progress bar, with the accuracy after each evaluation.
+
+    Args:
+        one_line: the bar is all there is, with the last accuracy at its end; else each accuracy has a line of its own
+            above it, as it has where no bar is shown, and an evaluation a bar of its own.
+    """
+
+    def __init__(self, one_line: bool = False) -> None:
+        super().__init__()
+        self.one_line = one_line
+
+    def on_prediction_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Count the batches of an evaluation: not below the bar of a training that is to be the only one."""
+        if not self.one_line or self.training_bar is None:
+            super().on_prediction_step(args, state, control, **kwargs)
 
     def on_log(
         self,
@@ -21,13 +37,18 @@ class AccuracyProgress(ProgressCallback):
         logs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Write the accuracy of an evaluation above the bar; other entries stay in the trainer's log."""
+        """Show the accuracy of an evaluation; other entries stay in the trainer's log."""
         bar: Any = self.training_bar  # typed as None where the parent creates it
-        if bar is not None and logs and "eval_accuracy" in logs:
-            bar.write(f"step {state.global_step}: accuracy {100.0 * logs['eval_accuracy']:.1f} %")
+        if bar is None or not logs or "eval_accuracy" not in logs:
+            return
+        step, accuracy = state.global_step, f"accuracy {100.0 * logs['eval_accuracy']:.1f} %"
+        if self.one_line and not bar.disable:
+            bar.set_postfix_str(f"step {step}: {accuracy}")
+        else:
+            bar.write(f"step {step}: {accuracy}")
 
 
-def show_accuracy(trainer: Trainer) -> None:
+def show_accuracy(trainer: Trainer, one_line: bool = False) -> None:
     """Let a trainer's bar show accuracies, unless bars are switched off; no bar where no warning would be shown."""
     if trainer.pop_callback(ProgressCallback) is not None and logger.isEnabledFor(logging.WARNING):
-        trainer.add_callback(AccuracyProgress)
+        trainer.add_callback(AccuracyProgress(one_line))

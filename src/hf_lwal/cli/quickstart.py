@@ -143,7 +143,8 @@ def _write_outputs(
     from ..plots import plot_dendrogram, plot_learning_curves
 
     output = Path(options.output_dir).expanduser()
-    model.save_pretrained(output / "model")
+    with quiet():
+        model.save_pretrained(output / "model")
     data.processing_class.save_pretrained(output / "model")
     curves = {name: result.curve for name, result in results.items() if name != FROZEN}  # the first point of LP-FT
     plot_learning_curves(curves, output / "curves.png", title=f"{options.dataset}: the same budget, three ways")

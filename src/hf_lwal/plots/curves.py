@@ -169,13 +169,19 @@ def plot_label_drift(
     steps = np.asarray([step for step, _ in drift], dtype=np.float64)  # (T,)
     values = np.stack([np.atleast_1d(np.asarray(moved, dtype=np.float64)) for _, moved in drift])  # (T, 1 or C)
     figure, axes = new_figure(7.0, 4.0)
-    axes.plot(steps, 100.0 * values.mean(axis=1), marker="o", markersize=3, label="mean")
+    styles = _styles()
+    mean = next(styles)
+    axes.plot(steps, 100.0 * values.mean(axis=1), **mean, markersize=3, linewidth=2.0, label="mean")
     if values.shape[1] > 1:
         low, high = 100.0 * np.percentile(values, (10, 90), axis=1)
-        axes.fill_between(steps, low, high, alpha=0.2, lw=0, label="10th to 90th percentile of the labels")
+        band = "10th to 90th percentile of the labels"
+        axes.fill_between(steps, low, high, color=mean["color"], alpha=0.2, lw=0, label=band)
         for label in np.argsort(-values.sum(axis=0), kind="stable")[: 3 if len(top) else 0]:
-            axes.plot(steps, 100.0 * values[:, label], "--", linewidth=1.0, label=drawn_name(top[label]))
-        axes.legend(fontsize=8)
+            own = {**next(styles), "linestyle": "--"}
+            axes.plot(
+                steps, 100.0 * values[:, label], **own, markersize=3, linewidth=1.0, label=drawn_name(top[label])
+            )
+        figure.legend(loc="outside lower center", ncols=2, fontsize=8, handlelength=4)
     axes.set(xlabel="optimizer steps", ylabel="moved (% of the distance\nbetween two labels)", title=title)
     axes.set_ylim(bottom=0.0)
     _whole_steps(axes)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..hierarchy.tree import Matrix, as_matrix, label_distances, leaf_order, linkage
 from ..metrics import map_positions
@@ -37,6 +38,9 @@ FEW_LABELS = 30
 """With no more labels than these, a map has room for larger names."""
 MOST_ROWS = 200
 """Names along a heat map, which is then 33 inches wide; of more labels, every second or third is named."""
+LEAST_LINE = 8.0
+"""Dots between a name and its point from which on a line joins them."""
+LINES: dict[str, Any] = {"colors": GREY, "linewidths": 0.4, "alpha": 0.7}
 MOST_ON_MAP = 150
 """Labels on a map; with more of them the names would hide each other, and to place them takes minutes."""
 
@@ -126,6 +130,8 @@ def _place_names(axes: Axes, places: Matrix, names: Sequence[str], colours: Sequ
         from adjustText import adjust_text
     except ImportError as error:
         raise ImportError('Maps need adjustText, which is not installed: pip install "hf-lwal[plots]".') from error
+    from matplotlib.collections import LineCollection
+
     size = LABEL_FONT_SIZE if len(names) > FEW_LABELS else LABEL_FONT_SIZE + 2
     beside = 0.008 * np.ptp(axes.get_xlim())
     texts = [
@@ -141,7 +147,44 @@ def _place_names(axes: Axes, places: Matrix, names: Sequence[str], colours: Sequ
         expand=(1.03, 1.15),
         iter_lim=25,  # without a number of steps it stops after a second: another map on a slower machine
         prevent_crossings=False,  # quadratic in Python, and lines this short cross nothing
-        min_arrow_len=8,
         ensure_inside_axes=False,  # else names at the edge are pushed onto each other
-        arrowprops={"arrowstyle": "-", "color": GREY, "lw": 0.4, "alpha": 0.7},
     )
+    boxes = np.array([text.get_window_extent().get_points() for text in texts])  # (C, 2, 2) corners x, y
+    shifts = heights_apart(boxes)
+    boxes[:, :, 1] += shifts[:, None]
+    to_data = axes.transData.inverted()
+    for text, shift in zip(texts, shifts, strict=True):
+        x, y = axes.transData.transform(text.get_position())
+        text.set_position(tuple(to_data.transform((x, y + shift))))
+    points = axes.transData.transform(places)
+    ends = np.clip(points, boxes[:, 0], boxes[:, 1])
+    lines = np.stack([points, ends], axis=1)[np.linalg.norm(points - ends, axis=1) > LEAST_LINE]
+    joining = LineCollection(list(to_data.transform(lines.reshape(-1, 2)).reshape(-1, 2, 2)), **LINES)
+    axes.add_collection(joining, autolim=False)  # else the axes move under the names
+
+
+def heights_apart(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """By how much to move boxes up, or down, so that no two of them cover each other.
+
+    Where labels are clustered tightly, adjustText leaves names on top of each other: it stops after some steps.
+
+    Args:
+        boxes: (C, 2, 2) lower left and upper right corners.
+
+    Returns:
+        (C,) the mean of pushing up, from the lowest box, and of pushing down, from the highest: in either, and so in
+        their mean, every box is as far above the next lower one beside it as it has to be.
+    """
+    (left, low), (right, high) = boxes[:, 0].T, boxes[:, 1].T
+    beside = np.minimum(right[:, None], right) > np.maximum(left[:, None], left)  # (C, C)
+    middle = (low + high) / 2
+    apart = np.where(beside, (high - low)[:, None] / 2 + (high - low) / 2, -np.inf)  # (C, C)
+    order = np.argsort(middle, kind="stable")
+    up, down = middle.copy(), middle.copy()
+    for place, box in enumerate(order):
+        below = order[:place]
+        up[box] = max(up[box], (up[below] + apart[box, below]).max(initial=-np.inf))
+    for place, box in enumerate(order[::-1]):
+        above = order[::-1][:place]
+        down[box] = min(down[box], (down[above] - apart[box, above]).min(initial=np.inf))
+    return (up + down) / 2 - middle
