@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+
+NUL = "x\x00y" if sys.version_info >= (3, 11) else "xy"
+"""Python 3.10 writes no table with this character, and reads none."""
 MEANT = [
     *("**b**", "_i_", "`c`", "``c``", "```\nx\n```", "~~~\nx\n~~~", "~~s~~", "# h", "\n# h\n", "- i", "1. i", "> q"),
     *("---", "a|b", "|", "\\", "\\|", "[l](http://evil.example)", "![i](http://evil.example/x.png)"),
@@ -16,7 +20,7 @@ MEANT = [
     *("}", "\\textbf{x}", "^", "#1", "\\\\", "$(touch ran)", "`touch ran`", "; touch ran", "| touch ran"),
     *("&& touch ran", "$HOME", "-rf", "--output=x", "*", "?", "!!", "\n touch ran\n", "{{ 7*7 }}", "{% raw %}"),
     *("{# c #}", "${7*7}", "%(x)s", "{0}", "%s", "../../x", "..\\..\\x", "/etc/passwd", "~/x", "C:\\x"),
-    *("file:///etc/passwd", ".", "..", "CON", "a/b", "a\\b", "x\x00y", "\x1b[31mred\x1b[0m", "\x1b]0;title\x07"),
+    *("file:///etc/passwd", ".", "..", "CON", "a/b", "a\\b", NUL, "\x1b[31mred\x1b[0m", "\x1b]0;title\x07"),
     *("\x9b31m", "\b\b", "\x07", "\r", "\x7f", "\x85", "\u2028", "\u2029", "\u202eevil", "\u2066a\u2069", "\u200f"),
     *("\u200b", "\ufeff", "\xad", "\U000e0041", "\ue000", "\ud800", "a\u0301" * 30, "\u05e9\u05dc\u05d5\u05dd"),
     *("\u0645\u0631\u062d\u0628\u0627", "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645"),

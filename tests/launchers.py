@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,13 +12,21 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+ANY_PORT = "any port"
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
 # Its type MULTI_GPU selects the torchrun launcher; without GPUs the backend is gloo. MULTI_CPU starts one process.
 DDP = Path(__file__).parents[1] / "examples" / "accelerate_configs" / "ddp.yaml"
 ACCELERATE = (
     *("-m", "accelerate.commands.launch", "--config_file", str(DDP)),
-    *("--num_processes", "2", "--main_process_port", "0"),
+    *("--num_processes", "2", "--main_process_port", ANY_PORT),
 )
+
+
+def free_port() -> str:
+    """A port that nobody uses now; accelerate before 1.4 waits for ever where it is to choose one itself."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
 
 
 def launch(launcher: tuple[str, ...], script: Path, *arguments: str, timeout: float = 240.0) -> str:
@@ -32,6 +41,7 @@ def launch(launcher: tuple[str, ...], script: Path, *arguments: str, timeout: fl
     Raises:
         RuntimeError: a process failed, or time ran out; the message ends with the last lines of the output.
     """
+    launcher = tuple(free_port() if word == ANY_PORT else word for word in launcher)
     command = [sys.executable, *launcher, str(script), *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     process = subprocess.Popen(

@@ -25,6 +25,7 @@ ONE_GRAPH = Version("2.7") <= Version(torch.__version__)
 """Whether a stock model is compiled without breaks."""
 
 exports_onnx = pytest.mark.skipif(find_spec("transformers.exporters") is None, reason="transformers before 5.13")
+shards = pytest.mark.skipif(not ONE_GRAPH, reason="PyTorch 2.6 cannot leave parameters out of a shard")
 one_graph = pytest.mark.skipif(not ONE_GRAPH, reason="PyTorch 2.6 breaks the graph in transformers' own forward")
 
 

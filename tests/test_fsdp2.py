@@ -9,7 +9,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from fsdp2_worker import CASES, SHARDED, numbers_of, trainer_for
-from launchers import launch
+from launchers import ANY_PORT, launch
 from peft import LoraConfig, get_peft_model
 from torch.distributed.fsdp import CPUOffloadPolicy
 from trajectory import build, relative_difference
@@ -20,7 +20,7 @@ from hf_lwal.training.sharding import is_sharded, shard_with
 FSDP2 = Path(__file__).parents[1] / "examples" / "accelerate_configs" / "fsdp2.yaml"
 LAUNCH = (
     *("-m", "accelerate.commands.launch", "--config_file", str(FSDP2)),
-    *("--num_processes", "2", "--main_process_port", "0"),
+    *("--num_processes", "2", "--main_process_port", ANY_PORT),
 )
 
 

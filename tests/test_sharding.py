@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from launchers import TORCHRUN, launch
+from releases import shards
 from sharding_worker import inputs_of, start, train
 from trajectory import build, relative_difference
 
 from hf_lwal import AutoModelForLwALClassification
+
+pytestmark = shards
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -49,7 +50,12 @@ def shard(model: LwALPreTrainedModel, wanted: Wanted | None = None, **options: A
 
     Returns:
         The same model.
+
+    Raises:
+        ImportError: PyTorch before 2.7, which cannot leave parameters out.
     """
+    if "ignored_params" not in inspect.signature(fully_shard).parameters:
+        raise ImportError("Sharding a model with a label table needs PyTorch 2.7: install torch>=2.7.")
     whole = list(model.label_table.parameters())
     for unit in fsdp_units(model, wanted):
         fully_shard(unit, **options)
