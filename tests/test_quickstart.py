@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 import torch
+import transformers
 from datasets import Dataset, load_dataset
 from PIL import Image
 from tqdm.auto import tqdm
@@ -121,7 +122,14 @@ def test_progress_is_one_line_per_method(text_folder, bert_folder, tmp_path, cap
     options = {"text_column": None, "label_column": None, "eval_samples": 8, "max_length": 16, "seed": 0}
     task = prepare_data(str(text_folder), str(bert_folder), **options)
     run = {"output_dir": str(tmp_path), "steps": 4, "batch_size": 8, "learning_rate": 1e-3, "seed": 0}
+    transformers.logging.set_verbosity_error()
+    try:
+        quiet = build_trainer(task, "one-hot", **run)
+    finally:
+        transformers.logging.set_verbosity_warning()
     capsys.readouterr()
+    train(quiet)
+    assert "eval_loss" not in capsys.readouterr().out, "without bars transformers prints whole entries of the log"
     train(build_trainer(task, "one-hot", **run))
     shown = capsys.readouterr()
     assert shown.out == ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from transformers import ProgressCallback, Trainer, TrainerControl, TrainerState, TrainingArguments
+from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerControl, TrainerState, TrainingArguments
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +49,13 @@ class AccuracyProgress(ProgressCallback):
 
 
 def show_accuracy(trainer: Trainer, one_line: bool = False) -> None:
-    """Let a trainer's bar show accuracies, unless bars are switched off; no bar where no warning would be shown."""
+    """Let a trainer's bar show accuracies, unless bars are switched off; no bar where no warning would be shown.
+
+    Args:
+        trainer: not yet training.
+        one_line: nothing but one line, also where transformers would print every entry of the log instead of a bar.
+    """
+    if one_line:
+        trainer.remove_callback(PrinterCallback)
     if trainer.pop_callback(ProgressCallback) is not None and logger.isEnabledFor(logging.WARNING):
         trainer.add_callback(AccuracyProgress(one_line))
