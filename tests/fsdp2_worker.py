@@ -94,6 +94,7 @@ def run(folder, name):
     trainer.train()
     kinds = {key: type(value).__name__ for key, value in trainer.model.named_parameters()}
     trainer.save_model(folder / name / "final")
+    trainer.save_model(_internal_call=True)  # as a push does, into the output folder
     resumed = trainer_for(folder / name, name)
     resumed.train(resume_from_checkpoint=str(folder / name / "checkpoint-3"))
     return {"before": before, **numbers_of(trainer), "resumed": numbers_of(resumed), "kinds": kinds}

@@ -23,7 +23,7 @@ ACCELERATE = (
 
 
 def free_port() -> str:
-    """A port that nobody uses now; accelerate before 1.4 waits for ever where it is to choose one itself."""
+    """A port that nobody uses now; accelerate 1.3 waits for ever where it is to choose one itself."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return str(probe.getsockname()[1])

@@ -40,7 +40,7 @@ def other_training(folder, *name):
 
 
 def files(folder):
-    """Name → time of the last change; asking for the lock counts as one of the lock file with filelock before 4."""
+    """Name → time of the last change; asking for the lock counts as one of the lock file with filelock 3.20."""
     found = {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in Path(folder).rglob("*")}
     return {name: name if name == "_training.lock" else changed for name, changed in found.items()}
 

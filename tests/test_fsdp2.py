@@ -74,7 +74,10 @@ def test_resuming_goes_on_exactly(reports, name):
 
 @pytest.mark.parametrize(
     ("name", "saved"),
-    [*((name, "final") for name in CASES), *((name, "checkpoint-6") for name in CASES if name not in SHARDED)],
+    [
+        *((name, saved) for name in CASES for saved in ("final", ".")),
+        *((name, "checkpoint-6") for name in CASES if name not in SHARDED),
+    ],
 )
 def test_checkpoints_are_whole(reports, name, saved):
     """One rank's parts, no file at all, or weights without their label table cannot be served."""

@@ -169,8 +169,8 @@ def labels_were_edited(trainer: HookedTrainer) -> bool:
 
 def check_finite(trainer: HookedTrainer) -> None:
     """Raise FloatingPointError where a weight is NaN or infinite: nothing more can be learned, nor measured."""
-    if trainer.shards_weights and not trainer.shards_by_fsdp2:
-        return  # the engine keeps parts that only it can read
+    if not trainer.reads_weights:
+        return
     parts = {**dict(trainer.model.named_parameters()), **dict(trainer.label_objective.named_parameters())}
     trained = {name: part for name, part in parts.items() if part.requires_grad}
     if not trained:
@@ -196,7 +196,7 @@ def _own_part(parameter: Tensor) -> Tensor:
 def check_ranks(trainer: HookedTrainer) -> None:
     """Raise RuntimeError, on all ranks, where they hold unlike label tables: each would train towards its own."""
     model = trainer.lwal_model
-    if model is None or (trainer.shards_weights and not trainer.shards_by_fsdp2):
+    if model is None or not trainer.reads_weights:
         return
     table = model.label_table
     if differs_between_ranks([table.class_features, table.counts, table.offset_bias, table.log_scale_bias]):

@@ -44,7 +44,7 @@ def shard(model: LwALPreTrainedModel, wanted: Wanted | None = None, **options: A
     over ranks as they arise.
 
     Args:
-        model: equal on all ranks.
+        model: equal on all ranks, its label table on its device.
         wanted: see `fsdp_units`.
         **options: for ``fully_shard``: ``mesh``, ``mp_policy``, …
 
@@ -103,6 +103,7 @@ def shard_with(accelerator: Any, model: nn.Module) -> None:
         ValueError: an adapter is around the model, or the weights are to stay on the CPU.
     """
     core = core_model(model)
+    is_wrapped = core is not model
     if not isinstance(core, LwALPreTrainedModel):
         return
     for part in core.modules():
@@ -110,7 +111,7 @@ def shard_with(accelerator: Any, model: nn.Module) -> None:
             part.reshard()
     if is_sharded(core):
         return
-    if id(core) != id(model):
+    if is_wrapped:
         raise ValueError(
             f"FSDP2 cannot shard a {type(model).__name__} around a model with a label table: train the adapter with "
             "DistributedDataParallel (fsdp left out), where only its few weights need gradients."

@@ -116,8 +116,7 @@ class StartPass(TrainerPart):
     def measure_scatter(self) -> None:
         """Train end: measure how far rows lie from class means and label vectors, on a few, where it is not known."""
         trainer, model = self.trainer, self.trainer.lwal_model
-        unreadable = trainer.shards_weights and not trainer.shards_by_fsdp2
-        if model is None or not trainer.label_objective.refreshes_labels or unreadable:
+        if model is None or not trainer.label_objective.refreshes_labels or not trainer.reads_weights:
             return
         model.bring_labels_up_to_date()
         if not first_rank_says(not bool(model.label_table.row_scatter.any()), trainer.args.device):

@@ -193,7 +193,7 @@ class LwALTrainer(HookedTrainer):
             check_trainable(self.model)
         if checkpoint is not None:
             check_labels_of_checkpoint(checkpoint, self.label_names_by_id())
-            if not self.shards_weights:
+            if self.reads_weights:
                 check_weights_of_checkpoint(checkpoint, self.core_model.state_dict())
         self._best_model.say()
         try:

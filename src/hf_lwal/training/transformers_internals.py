@@ -184,6 +184,11 @@ class HookedTrainer(Trainer):
         """Whether ranks hold parts of the weights, in parameters that their engine made."""
         return bool(self.is_fsdp_enabled or self.is_deepspeed_enabled)
 
+    @property
+    def reads_weights(self) -> bool:
+        """Whether each rank can read what it holds of the weights under their names, as all can but some engines'."""
+        return self.shards_by_fsdp2 or not self.shards_weights
+
     def settled(self, model: nn.Module) -> nn.Module:
         """Prepare ``model`` for the arguments as they are now."""
         return model
@@ -318,7 +323,8 @@ class HookedTrainer(Trainer):
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """As in transformers, which with ``SHARDED_STATE_DICT`` would save nothing at all."""
         super().save_model(output_dir, _internal_call)
-        if _internal_call or not self.shards_by_fsdp2:
+        is_checkpoint = _internal_call and output_dir is not None  # a push calls it so without a folder
+        if is_checkpoint or not self.shards_by_fsdp2:
             return
         if "FULL_STATE_DICT" not in str(self.accelerator.state.fsdp_plugin.state_dict_type):
             self._save(output_dir, state_dict=self.accelerator.get_state_dict(self.model))
