@@ -5,6 +5,7 @@ import io
 import json
 import re
 import sys
+from collections import Counter
 from functools import partial
 
 import pytest
@@ -136,11 +137,24 @@ def test_progress_is_one_line_per_method(text_folder, bert_folder, tmp_path, cap
     assert shown.err.count("\n") == 1, shown.err
     assert set(re.findall(r"\d+/(\d+) \[", shown.err)) == {"4"}, "steps, and no batches of an evaluation"
     assert re.search(r"4/4 \[.*step 4: accuracy \d+\.\d %\]\n$", shown.err)
+    train(build_trainer(task, LP_FT, **run))
+    shown = capsys.readouterr()
+    assert re.fullmatch(r"frozen regression: accuracy \d+\.\d %\n", shown.out), "a control, and not a step of LP-FT"
+    assert re.search(r"4/4 \[.*step 4: accuracy \d+\.\d %\]\n$", shown.err)
     monkeypatch.setattr("transformers.trainer_callback.tqdm", partial(tqdm, disable=True))
     train(build_trainer(task, "one-hot", **run))
     shown = capsys.readouterr()
     assert (shown.err, shown.out.count("\n")) == ("", 5), "without a bar a line for each, or minutes pass in silence"
     assert all(re.fullmatch(r"step \d: accuracy \d+\.\d %", line) for line in shown.out.splitlines())
+
+
+@pytest.mark.parametrize(("asked", "learned"), [(None, 10), (2, 2), (500, 10)])
+def test_rows_per_label(asked, learned, text_folder, bert_folder):
+    options = {"text_column": None, "label_column": None, "eval_samples": 8, "max_length": 16, "seed": 0}
+    task = prepare_data(str(text_folder), str(bert_folder), rows_per_label=asked, **options)
+    most = Counter(task.train["label"]).values()
+    assert (min(most), max(most)) == (learned, learned)
+    assert len(task.evaluation) == 8
 
 
 def test_all_methods_see_the_same_rows_in_the_same_order(text_folder, bert_folder, tmp_path):

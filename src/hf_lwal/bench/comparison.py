@@ -12,6 +12,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from ..data.labels import rows_per_class
 from ..data.selection import stratified_indices
 from ..data.sources import (
     encode_labels,
@@ -36,8 +39,8 @@ FROZEN = "frozen regression"
 """A logistic regression on features that stay as they are: what `LP_FT` starts from."""
 LP_FT = "LP-FT"
 METHODS: dict[str, dict[str, Any]] = {
-    "one-hot": {"label_method": "one_hot"},
     LP_FT: {"label_method": "one_hot", "head_start": "regression", "lwal_init_samples": 100},
+    "one-hot": {"label_method": "one_hot"},
     "LwAL": {"label_method": "lwal", "lwal_init_samples": 100},
 }
 """What is trained for a column of the table, as `methods.parse_method` spells it out; starts read the same samples."""
@@ -88,6 +91,7 @@ def prepare_data(
     eval_samples: int,
     max_length: int,
     seed: int,
+    rows_per_label: int | None = None,
 ) -> PreparedData:
     """Load the data and the tokenizer or image processor.
 
@@ -98,7 +102,8 @@ def prepare_data(
         label_column: column with the label, or None to find it.
         eval_samples: rows to measure on, the same number from every class.
         max_length: tokens beyond this number are cut off.
-        seed: chooses the rows to measure on.
+        seed: chooses the rows to measure on, and those to learn from.
+        rows_per_label: rows of each label to learn from; None, or more than there are: all of them.
     """
     splits = load_splits(dataset)
     columns = find_columns(splits["train"].features, text_column, label_column)
@@ -108,6 +113,9 @@ def prepare_data(
         raise CommandError(f"{dataset!r} holds images: give an image model with --model.")
     model_path = model or embedded_model_path()
     splits = encode_labels(usable(splits, columns, named=text_column is not None), columns.label)
+    learned = splits["train"]
+    if rows_per_label is not None:
+        learned = learned.select(rows_per_class(np.asarray(learned["label"][:]), rows_per_label, seed))
     rows = evaluation_split(splits)
     rows = rows.select(stratified_indices(rows["label"], eval_samples, seed))
     if (
@@ -117,7 +125,7 @@ def prepare_data(
     processing_class = load_processing_class(model_path, columns.kind)
     convert = tokenize if columns.kind == "text" else attach_images
     return PreparedData(
-        train=convert(splits["train"], columns.input, processing_class, max_length),
+        train=convert(learned, columns.input, processing_class, max_length),
         evaluation=convert(rows, columns.input, processing_class, max_length),
         names=splits["train"].features["label"].names,
         groups=label_groups(splits["train"]),
@@ -265,7 +273,7 @@ def build_trainer(
         eval_dataset=data.evaluation,
         processing_class=data.processing_class,
     )
-    show_accuracy(trainer, one_line=True)
+    show_accuracy(trainer, one_line=True, start=FROZEN if method == LP_FT else None)
     return trainer
 
 

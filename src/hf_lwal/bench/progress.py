@@ -16,11 +16,13 @@ class AccuracyProgress(ProgressCallback):
     Args:
         one_line: the bar is all there is, with the last accuracy at its end; else each accuracy has a line of its own
             above it, as it has where no bar is shown, and an evaluation a bar of its own.
+        start: what the accuracy before the first step is that of, which then has a line of its own.
     """
 
-    def __init__(self, one_line: bool = False) -> None:
+    def __init__(self, one_line: bool = False, start: str | None = None) -> None:
         super().__init__()
         self.one_line = one_line
+        self.start = start
 
     def on_prediction_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -42,20 +44,23 @@ class AccuracyProgress(ProgressCallback):
         if bar is None or not logs or "eval_accuracy" not in logs:
             return
         step, accuracy = state.global_step, f"accuracy {100.0 * logs['eval_accuracy']:.1f} %"
-        if self.one_line and not bar.disable:
+        if step == 0 and self.start is not None:
+            bar.write(f"{self.start}: {accuracy}")
+        elif self.one_line and not bar.disable:
             bar.set_postfix_str(f"step {step}: {accuracy}")
         else:
             bar.write(f"step {step}: {accuracy}")
 
 
-def show_accuracy(trainer: Trainer, one_line: bool = False) -> None:
+def show_accuracy(trainer: Trainer, one_line: bool = False, start: str | None = None) -> None:
     """Let a trainer's bar show accuracies, unless bars are switched off; no bar where no warning would be shown.
 
     Args:
         trainer: not yet training.
         one_line: nothing but one line, also where transformers would print every entry of the log instead of a bar.
+        start: what the model is before its first step, where that is a method of its own.
     """
     if one_line:
         trainer.remove_callback(PrinterCallback)
     if trainer.pop_callback(ProgressCallback) is not None and logger.isEnabledFor(logging.WARNING):
-        trainer.add_callback(AccuracyProgress(one_line))
+        trainer.add_callback(AccuracyProgress(one_line, start))

@@ -1,7 +1,7 @@
 """``hf-lwal quickstart``: fine-tune one model three ways with the same budget, and look at what was learned.
 
-The three ways: a linear head with a random start ("one-hot"); a linear head that starts as a logistic regression on
-the frozen features ("LP-FT", the strongest control; the regression is a column of its own); and adaptive labels
+The three ways: a linear head that starts as a logistic regression on the frozen features ("LP-FT", the strongest
+control; the regression is a column of its own); a linear head with a random start ("one-hot"); and adaptive labels
 ("LwAL": Algorithm 1 of the paper, with this library's default preset). All pool the tokens as the checkpoint says.
 """
 
@@ -52,7 +52,7 @@ SENTENCES = (
 
 @dataclass(frozen=True)
 class QuickstartOptions:
-    """Fine-tune one model three ways with the same budget and compare: one-hot labels, LP-FT, LwAL."""
+    """Fine-tune one model three ways with the same budget and compare: LP-FT, one-hot labels, LwAL."""
 
     model: str | None = option(
         None, "folder or Hub name of the model to fine-tune; default: MiniLM, which the extra `quickstart` installs"
@@ -64,16 +64,17 @@ class QuickstartOptions:
     text_column: str | None = option(None, "column with the text, or with the image; default: found by name and type")
     label_column: str | None = option(None, "column with the label; default: found by name and type")
     output_dir: str = option("lwal-quickstart", "folder for the model, the pictures and results.json")
+    rows_per_label: int = option(16, "rows of each label to learn from; more than there are: all of them")
     steps: int = option(200, "optimizer steps for each of the three")
     batch_size: int = option(32, "rows per optimizer step")
     learning_rate: float = option(1e-4, "peak learning rate, with linear decay, the same for all three")
-    seed: int = option(0, "seed of the heads, of the order of the rows and of the evaluation rows")
+    seed: int = option(0, "seed of the heads, of the order of the rows, and of what is learned from and measured on")
     eval_samples: int = option(750, "rows of the test split to measure on, the same number from every class")
     max_length: int = option(32, "tokens of a text beyond this number are cut off")
 
     def check(self) -> None:
         """Raise for a number that makes no sense or an output folder that cannot be one."""
-        check_above_0(self, "steps", "batch_size", "eval_samples", "max_length", "learning_rate")
+        check_above_0(self, "rows_per_label", "steps", "batch_size", "eval_samples", "max_length", "learning_rate")
         if not 0 <= self.seed < 2**32:
             raise CommandError(f"--seed must be a whole number from 0 to {2**32 - 1}, got {self.seed}.")
         check_output_folder(self.output_dir, "--output-dir")
@@ -108,6 +109,7 @@ def _compare(options: QuickstartOptions) -> None:
         eval_samples=options.eval_samples,
         max_length=options.max_length,
         seed=options.seed,
+        rows_per_label=options.rows_per_label,
     )
     note(
         f"{options.dataset}: {len(data.names)} labels, {len(data.train):,} rows to train on, "
@@ -116,7 +118,8 @@ def _compare(options: QuickstartOptions) -> None:
     output = Path(options.output_dir).expanduser()
     results = {}
     for number, name in enumerate(METHODS, start=1):
-        note(f"\n[{number}/{len(METHODS)}] {name}: {options.steps} steps of {options.batch_size} rows")
+        before = f"{FROZEN}, then " if name == LP_FT else ""
+        note(f"\n[{number}/{len(METHODS)}] {before}{name}: {options.steps} steps of {options.batch_size} rows")
         trainer = build_trainer(
             data,
             name,
@@ -159,8 +162,8 @@ def _write_outputs(
 def _write_card(trainer: LwALTrainer, results: Mapping[str, Result], options: QuickstartOptions) -> None:
     """Write the model card, with the other ways as controls."""
     others = [name for name in results if name not in (FROZEN, "LwAL")]
-    flags = {"steps": options.steps, "batch-size": options.batch_size, "learning-rate": options.learning_rate}
-    flags |= {"seed": options.seed}
+    names = ("rows_per_label", "steps", "batch_size", "learning_rate", "seed")
+    flags = {name.replace("_", "-"): getattr(options, name) for name in names}
     command = " ".join(["hf-lwal quickstart", *(f"--{name} {value}" for name, value in flags.items())])
     embedded = options.model is None and options.dataset == "clinc150"
     trainer.create_model_card(
