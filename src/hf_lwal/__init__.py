@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .training.callbacks import CentroidRefreshCallback
     from .training.trainer import LwALTrainer
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AutoModelForLwALClassification",
