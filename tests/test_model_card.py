@@ -781,7 +781,8 @@ def test_the_cards_of_the_project_can_be_made(tmp_path, monkeypatch, capsys):
     }
     assert "python benchmarks/model_cards.py fashion_mnist --steps 2" in text
     assert "Xiao, Rasul and Vollgraf" in text
-    assert "`LP-FT` (the same head started as a logistic regression on the frozen features" in text
+    assert "`LP-FT` (one-hot labels from a logistic regression on the frozen features: the honest control)" in text
+    assert "not trained" not in text, "a second control is not missed where the stronger one was trained"
     for picture in re.findall(r"\]\((\w+\.png)\)", text):
         assert (card.parent / picture).exists()
     card.write_text(text.replace(slot("notes"), slot("notes", "Mine.")), encoding="utf-8")

@@ -29,7 +29,7 @@ CONSTANTS: dict[str, Any] = {
     "CONTROLS": {
         "one-hot": "a linear head with a random start, trained with one-hot labels",
         "one-hot from class means": "the same head started from class means, as label vectors are: the honest control",
-        "LP-FT": "the same head started as a logistic regression on the frozen features",
+        "LP-FT": "one-hot labels from a logistic regression on the frozen features: the honest control",
     },
     "PICTURES": {
         "dendrogram.png": "Hierarchy of the labels by average linkage: branches that meet further left are more alike",
