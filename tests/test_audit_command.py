@@ -226,7 +226,10 @@ def test_the_sentence_names_share_number_and_what_cannot_be_judged():
     audit = Audit("rows.csv", ["a", "b", "c"], rows, 0.25, "text")
     sentence = share_sentence(audit)
     assert "25.0 % of the 4 labels are wrong, that is 1:" in sentence
-    assert "Of 1 more rows nothing can be said" in sentence
+    assert sentence.endswith(" Of 1 more row nothing can be said, since no other row has the label: row 9 ('c').")
+    many = Audit("rows.csv", ["a"], [*rows, *[rows[-1]] * 6], 0.25, "text")
+    assert "Of 7 more rows" in share_sentence(many)
+    assert share_sentence(many).count("row 9") == 5, "a data set of ids would fill the screen"
     clean = Audit("rows.csv", ["a", "b"], judged([1.0, 2.0], 0), 0.0, "text")
     assert share_sentence(clean).startswith("By estimate none of the 2 labels is wrong")
     assert "Labels that are swapped" not in as_html(clean, 2)

@@ -84,6 +84,28 @@ def test_whatever_is_raised_ends_in_one_sentence_and_a_code(function, code, mess
     assert ("--traceback" in lines[0]) == ("may be a bug" in lines[0])
 
 
+@pytest.mark.parametrize(
+    ("module", "package", "extra"),
+    [
+        ("sklearn", "scikit-learn", "plots"),
+        ("sklearn.linear_model", "scikit-learn", "plots"),
+        ("PIL", "pillow", "vision"),
+        ("setfit", "setfit", "peers"),
+        ("sentence_transformers", "sentence-transformers", "sentence-transformers"),
+    ],
+)
+def test_a_missing_package_names_the_extra_that_brings_it(module, package, extra, thing, capsys):
+    """Wherever it is imported: "this may be a bug" sent people to a traceback for want of an extra."""
+    assert thing(raising(ModuleNotFoundError(f"No module named {module!r}", name=module))) == 2
+    expected = f'{package} is needed here, and is not installed: pip install "hf-lwal[{extra}]".'
+    assert capsys.readouterr().err == f"hf-lwal thing: {expected}\n"
+
+
+def test_a_missing_module_of_no_extra_may_be_a_bug(thing, capsys):
+    assert thing(raising(ModuleNotFoundError("No module named 'nothing'", name="nothing"))) == 1
+    assert "may be a bug" in capsys.readouterr().err
+
+
 def test_the_whole_traceback_is_shown_on_demand(thing, capsys):
     assert thing(raising(RuntimeError("broken"), ValueError("cause")), "--traceback") == 1
     error = capsys.readouterr().err

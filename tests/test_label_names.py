@@ -71,7 +71,19 @@ def test_rows_without_a_label_are_left_out_and_said(missing):
     rows = encoded(["b", missing, "a", missing], notes)
     assert rows["text"][:] == ["t0", "t2"]
     assert rows.features["label"].names == ["a", "b"]
-    assert notes == ["2 rows of split 'train' without a label are left out, the first is row 1"]
+    assert notes == ["2 rows of split 'train' without a label are left out, the first is row 2"], "from 1"
+
+
+def test_a_row_without_a_label_has_its_number_in_the_file(tmp_path):
+    """Counted from 0, and without the rows that were left out before, the note led to another row of the table."""
+    lines = ["text,label", "one,a", ",a", "three,b", "four,", "five,a", "six,b"]
+    (tmp_path / "rows.csv").write_text("\n".join(lines), "utf-8")
+    rows = load_rows(str(tmp_path / "rows.csv"))
+    assert rows.notes[:2] == (
+        "1 row of split 'train' without input is left out",
+        "1 row of split 'train' without a label is left out: row 4",
+    )
+    assert rows.train.column_names == ["text", "label"], "the numbers are for the notes alone"
 
 
 def test_the_number_minus_100_is_no_class():
@@ -95,6 +107,31 @@ def test_labels_that_look_alike_are_named(pair):
     assert len(notes) == 1
     assert "look alike" in notes[0]
     assert all(ascii(name) in notes[0] for name in pair)
+
+
+@pytest.mark.parametrize("typo", ["age_limiz", "age_limi", "age_limitt", "age_lmiit"])
+def test_a_label_that_is_misspelt_once_is_named(typo):
+    """It is a class of one row, of which no validation row is made, and nothing said so."""
+    notes = []
+    assert encoded(["age_limit"] * 9 + [typo] + ["lost_card"] * 2, notes).features["label"].num_classes == 3
+    assert notes == [
+        f"column 'label' has labels that may be misspelt, and count as different: '{typo}' (1 row) for 'age_limit' (9)"
+    ]
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["route_1"] * 9 + ["route_2"],  # numbered
+        ["card"] * 9 + ["cart"],  # short
+        ["lost_card"] * 9 + ["lost_cards"] * 9,  # both usual
+        ["lost_card"] * 3 + ["lost_cars"],  # hardly rarer
+    ],
+)
+def test_labels_that_differ_by_a_letter_on_purpose_are_not_named(labels):
+    notes = []
+    encoded(labels, notes)
+    assert notes == []
 
 
 def test_another_column_called_label_is_kept():

@@ -485,6 +485,14 @@ def test_a_second_training_starts_without_records(tmp_path):
     assert trainer.label_objective.recorded.sum() == 8
 
 
+@pytest.mark.parametrize(("every", "said"), [(2, False), (3, True)])
+def test_a_training_too_short_to_look_back_says_so(tmp_path, caplog, every, said):
+    """Three presets of the paper trained for two epochs were one-hot labels, to the last digit and without a word."""
+    train("bert", "lwr", tmp_path, max_steps=9, label_lwr_every=every)
+    found = [record for record in caplog.records if "it is cross-entropy alone" in record.getMessage()]
+    assert len(found) == said
+
+
 def test_streams_are_refused(tmp_path):
     """A stream's rows have no number: whatever were remembered would belong to other rows in the next epoch."""
     stream = IterableDataset.from_generator(lambda: iter(rows_of("bert", 24)))

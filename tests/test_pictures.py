@@ -191,7 +191,7 @@ def test_pictures_at_unlike_depths(tmp_path):
     assert rows.names == ["cat", "dog"]
     assert len(rows.train) + len(rows.validation) == 9
     assert any("unlike depths" in note for note in rows.notes)
-    assert any("1 rows of split 'train' without a label" in note for note in rows.notes)
+    assert any("1 row of split 'train' without a label is left out: row " in note for note in rows.notes)
 
 
 def broken(folder, kind):

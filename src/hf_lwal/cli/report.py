@@ -46,5 +46,6 @@ def run(options: ReportOptions) -> int:
         texts = {"results.md": markdown(found, pictures), "results.csv": csv_text(found), "results.tex": latex(found)}
         for name, text in texts.items():
             write_text_atomically(new / name, text)
-    print(f"Written to {folder}: results.md, results.csv, results.tex and {len(pictures)} pictures of curves.")
+    curves = "1 picture of curves" if len(pictures) == 1 else f"{len(pictures):,} pictures of curves"
+    print(f"Written to {folder}: results.md, results.csv, results.tex and {curves}.")
     return 0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CommandError
-from .tables import Tell, log_note
+from .tables import NUMBER, Tell, left_out, log_note, number_of
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -18,6 +18,10 @@ UNLABELLED = "-100"
 """What transformers calls a row without label; no class."""
 _WHOLE = re.compile(r"[+-]?\d+")
 _SHOWN = 5
+_RARE, _FREQUENT = 2, 5
+"""A misspelt label has so many rows at most, and the right one so many times as many."""
+_FEWEST_LETTERS, _MOST_LETTERS, _MOST_SPELT = 5, 100, 20_000
+"""Shorter names are one letter apart by nature; among more labels or letters nobody looks."""
 _NO_LABEL = (
     "Column {!r} holds no label in the training split: every cell is empty. Choose another with --label-column."
 )
@@ -53,7 +57,11 @@ def encode_labels(splits: DatasetDict, column: str, tell: Tell = log_note) -> Da
         feature = ClassLabel(names=order)
         encoded = {name: _as_label(rows, column, numbers[name], feature) for name, rows in splits.items()}
         _tell_near(order, column, tell)
-    return DatasetDict({name: _labelled(rows, numbers[name], name, column, tell) for name, rows in encoded.items()})
+        _tell_misspelt(Counter(value for value in names["train"] if value is not None), column, tell)
+    kept = {name: _labelled(rows, numbers[name], name, column, tell) for name, rows in encoded.items()}
+    return DatasetDict(
+        {name: rows.remove_columns(NUMBER) if NUMBER in rows.column_names else rows for name, rows in kept.items()}
+    )
 
 
 def _labelled(rows: Dataset, labels: Sequence[int | None], split: str, column: str, tell: Tell) -> Dataset:
@@ -63,8 +71,9 @@ def _labelled(rows: Dataset, labels: Sequence[int | None], split: str, column: s
         return rows
     if not kept:
         raise CommandError(_NO_LABEL.format(column))
-    first = next(number for number, label in enumerate(labels) if label is None or label < 0)
-    tell(f"{len(labels) - len(kept):,} rows of split {split!r} without a label are left out, the first is row {first}")
+    first = number_of(rows, next(place for place, label in enumerate(labels) if label is None or label < 0))
+    count = len(labels) - len(kept)
+    tell(f"{left_out(count, split, 'a label')}{': ' if count == 1 else ', the first is '}row {first}")
     return rows.select(kept)
 
 
@@ -156,3 +165,33 @@ def _tell_near(names: Sequence[str], column: str, tell: Tell) -> None:
     if groups:
         shown = "; ".join(" and ".join(map(ascii, group)) for group in groups[:_SHOWN])
         tell(f"column {column!r} has labels that look alike and count as different: {shown}")
+
+
+def _tell_misspelt(counts: Mapping[str, int], column: str, tell: Tell) -> None:
+    """Say which labels of a row or two are spelt like a frequent one but for one letter: a class of its own each."""
+    if len(counts) > _MOST_SPELT:
+        return
+    near: defaultdict[str, list[str]] = defaultdict(list)
+    for name in counts:
+        if _FEWEST_LETTERS <= len(name) <= _MOST_LETTERS:
+            for place in range(len(name)):  # a wrong, missing or swapped letter: both are alike without one
+                near[name[:place] + name[place + 1 :]].append(name)
+            near[name].append(name)
+    found: dict[str, str] = {}
+    for group in near.values():
+        usual = max(group, key=counts.__getitem__)
+        for name in group:
+            rare = counts[name] <= _RARE and counts[usual] >= _FREQUENT * counts[name]
+            if rare and _digits(name) == _digits(usual) and counts[usual] > counts.get(found.get(name, ""), 0):
+                found[name] = usual
+    if found:
+        shown = "; ".join(
+            f"{name!a} ({counts[name]} {'row' if counts[name] == 1 else 'rows'}) for {usual!a} ({counts[usual]:,})"
+            for name, usual in list(found.items())[:_SHOWN]
+        )
+        tell(f"column {column!r} has labels that may be misspelt, and count as different: {shown}")
+
+
+def _digits(name: str) -> str:
+    """What tells `route_1` from `route_2`, which no misspelling does."""
+    return "".join(char for char in name if char.isdecimal())

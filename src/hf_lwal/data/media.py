@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import CommandError
 from ..modeling.pictures import NO_PILLOW, read_picture
 from ..modeling.sounds import read_sound
-from .tables import Tell, log_note
+from .tables import Tell, log_note, number_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -157,6 +157,7 @@ def readable(rows: Dataset, column: str, split: str, tell: Tell = log_note) -> D
     if kind == "text" or not len(rows):
         return rows
     cells = undecoded(rows.select_columns(column), column)
+    numbers = rows.remove_columns(column)
 
     def fault(number: int) -> str | None:
         cell = cells[number][column]
@@ -166,7 +167,7 @@ def readable(rows: Dataset, column: str, split: str, tell: Tell = log_note) -> D
             else:
                 read_sound(cell, CHECK_RATE)
         except ValueError as error:
-            return f"{cell_name(cell) or f'row {number}'} ({error})"
+            return f"{cell_name(cell) or f'row {number_of(numbers, number)}'} ({error})"
         return None
 
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:

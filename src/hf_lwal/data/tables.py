@@ -28,6 +28,8 @@ COMPRESSED: dict[str, Callable[[bytes], bytes]] = {
     ".bz2": bz2.decompress,
     ".xz": lzma.decompress,
 }
+NUMBER = "hf_lwal_number"
+"""Column with the numbers of the rows in their file, where some were left out."""
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 FILES = (*SEPARATORS, ".json", ".jsonl", ".ndjson", ".parquet")
 """Endings of tables; all but parquet may be compressed."""
@@ -48,6 +50,21 @@ def quoting(texts: Iterable[Any]) -> int:
 def log_note(note: str) -> None:
     """Where notes go when nobody collects them."""
     logger.warning("%s.", note)
+
+
+def left_out(count: int, split: str, what: str) -> str:
+    """The note on rows that lack something.
+
+    >>> left_out(1, "train", "input"), left_out(1200, "test", "a label")
+    ("1 row of split 'train' without input is left out", "1,200 rows of split 'test' without a label are left out")
+    """
+    rows, verb = ("row", "is") if count == 1 else ("rows", "are")
+    return f"{count:,} {rows} of split {split!r} without {what} {verb} left out"
+
+
+def number_of(rows: Dataset, place: int) -> int:
+    """The number of a row in its file, from 1 and without the header, also behind rows that were left out."""
+    return rows[place][NUMBER] if NUMBER in rows.column_names else place + 1
 
 
 def first_line(error: BaseException) -> str:

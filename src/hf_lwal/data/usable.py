@@ -9,7 +9,7 @@ import numpy as np
 from ..errors import CommandError
 from .columns import Columns, is_text
 from .media import kind_of, readable, refuse_lost_files
-from .tables import Tell, log_note
+from .tables import NUMBER, Tell, left_out, log_note
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -19,6 +19,9 @@ def usable(
     splits: DatasetDict, columns: Columns, tell: Tell = log_note, second: str | None = None, named: bool = False
 ) -> DatasetDict:
     """Leave out splits without the columns, and rows whose input is missing or cannot be read; numbers become texts.
+
+    Where rows may be left out, a column `NUMBER` says what the others were counted as in the file; `encode_labels`
+    needs it for its own notes, and takes it away.
 
     Args:
         splits: the data set.
@@ -57,8 +60,10 @@ def usable(
         empty = np.zeros(len(rows), dtype=bool)
         for column in inputs:
             empty |= _missing(rows, column)
+        if columns.kind != "text" or empty.any():
+            rows = rows.add_column(NUMBER, list(range(1, len(rows) + 1)))
         if empty.any():
-            tell(f"{empty.sum():,} rows of split {name!r} without input are left out")
+            tell(left_out(int(empty.sum()), name, "input"))
             rows = rows.select(np.flatnonzero(~empty))
         kept[name] = readable(rows, columns.input, name, tell)
     return DatasetDict(kept)

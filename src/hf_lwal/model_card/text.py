@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from ..errors import is_harmless
+from ..errors import is_harmless, shortened
 
 LONGEST = 80
 """Characters of a name that are shown; a label may be a whole paragraph."""
@@ -22,7 +22,9 @@ def visible(text: str, longest: int = LONGEST) -> str:
     """
     line = " ".join(str(text).split())
     shown = "".join(char if is_harmless(char) else f"\\u{ord(char):04x}" for char in line)
-    return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
+    if len(shown) <= longest or longest <= LONGEST:  # a name; of a text the beginning says most
+        return shortened(shown, longest)
+    return f"{shown[: longest - 1]}…"
 
 
 def code(text: str, longest: int = LONGEST) -> str:

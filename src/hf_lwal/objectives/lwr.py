@@ -50,6 +50,7 @@ class LearningWithRetrospection(StockObjective):
         self.beta = beta
         self.temperature = temperature
         self._unmerged = False
+        self._checked = False
         self._make_room(0, 0)
 
     def allocate(self, rows: int, num_labels: int) -> None:
@@ -61,6 +62,7 @@ class LearningWithRetrospection(StockObjective):
         """Forget the records of an earlier training, and say how much memory they take."""
         rows, num_labels = self.records.shape
         self._make_room(rows, num_labels)
+        self._checked = False
         mebibytes = rows * num_labels * 2 / 2**20
         logger.info("lwr keeps the logits of %d rows × %d labels as float16: %.1f MiB.", rows, num_labels, mebibytes)
         return {"lwr_memory_mib": round(mebibytes, 3)}
@@ -72,6 +74,7 @@ class LearningWithRetrospection(StockObjective):
             return ObjectiveLoss(loss, {})
         if context.sample_ids is None:
             raise ValueError("lwr needs to know which row is which: train it with LwALTrainer's own data loader.")
+        self._check_epochs(context.epochs)
         logits, ids, epoch = outputs["logits"], context.sample_ids, int(context.epoch) + 1
         terms = {}
         if epoch > self.every:
@@ -85,6 +88,17 @@ class LearningWithRetrospection(StockObjective):
         if epoch % self.every == 0:
             self._record(ids, logits.detach())
         return ObjectiveLoss(loss, terms)
+
+    def _check_epochs(self, epochs: int) -> None:
+        """Say once that a training is over before its first retrospection: it would be one-hot training, unsaid."""
+        if not self._checked and epochs <= self.every:
+            logger.warning(
+                "lwr looks back from epoch %d on, and this training ends with epoch %d: it is cross-entropy alone. "
+                "Train for more epochs, or record more often (label_lwr_every).",
+                self.every + 1,
+                epochs,
+            )
+        self._checked = True
 
     @torch.no_grad()
     def merge_ranks(self) -> None:

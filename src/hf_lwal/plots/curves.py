@@ -24,6 +24,8 @@ DASHES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
 REFERENCE = {"color": "black", "linestyle": (0, (4, 2)), "linewidth": 2.0, "marker": "o", "zorder": 3}
 """On top, and with gaps, in which a line below it shows."""
+LEAST_PERCENT = 10.0
+"""Height of a picture of percentages at least: a row more or less of a small data set must not fill it."""
 LEGEND_INSIDE = 4
 """Methods that fit into a legend among the curves; more get theirs at the side."""
 
@@ -57,6 +59,8 @@ def plot_learning_curves(
     figure, axes = new_figure(9.5 if outside else 7.0, 4.5)
     colours = _draw_lines(axes, curves, spread or {}, reference)
     note = _leave_out_untrained(axes, curves)
+    if "%" in ylabel:
+        _least_height(axes)
     _whole_steps(axes)
     if reference is not None:
         _mark_target(axes, curves, reference, colours)
@@ -90,11 +94,14 @@ def _draw_lines(
 
 
 def _styles() -> Iterator[dict[str, Any]]:
-    """How lines are drawn: no two of 48 alike, and none told from another by colour alone."""
+    """How lines are drawn: no two of 48 alike, and none told from another by colour alone.
+
+    Neighbours differ in their dashes, too: where one lies on another, that one shows in the gaps.
+    """
     for number in itertools.count():
         yield {
             "color": CYCLE[number % len(CYCLE)],
-            "linestyle": DASHES[number // len(CYCLE) % len(DASHES)],
+            "linestyle": DASHES[(number + number // len(CYCLE)) % len(DASHES)],
             "marker": MARKERS[(number + number // 24) % len(MARKERS)],
         }
 
@@ -123,6 +130,17 @@ def _leave_out_untrained(axes: Axes, curves: Mapping[str, Sequence[tuple[float, 
         return ""
     axes.set_ylim(low - 0.05 * (high - low), high + 0.1 * (high - low))
     return f"(cut below: before the first step the lowest is at {lowest:.3g})"
+
+
+def _least_height(axes: Axes) -> None:
+    """Show at least `LEAST_PERCENT`, around what is drawn and as far as there are percentages."""
+    low, high = axes.get_ylim()
+    highest = max(100.0, float(axes.dataLim.y1)) + 0.05 * LEAST_PERCENT
+    high = min(high, highest)
+    missing = LEAST_PERCENT - (high - low)
+    if missing > 0.0:
+        above = min(missing / 2, highest - high)
+        axes.set_ylim(low - (missing - above), high + above)
 
 
 def _mark_target(

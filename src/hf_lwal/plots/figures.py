@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import harmless
+from ..errors import harmless, shortened
 from ..modeling.files import replacing
 
 if TYPE_CHECKING:
@@ -102,13 +102,21 @@ def drawn_labels(number: int, title: str, most: int = MOST_DRAWN) -> tuple[list[
 
 
 def drawn_name(name: str) -> str:
-    r"""A name as a picture shows it: one line, cut where it is too long, in which a dollar starts no formula.
+    r"""A name as a picture shows it: one line, without its middle where it is too long; a dollar starts no formula.
 
     >>> drawn_name("5 $\n or 6 $")
     '5 \\$ or 6 \\$'
     """
-    line = " ".join(str(name).split())
-    return drawn_text(line if len(line) <= LONGEST_NAME else f"{line[: LONGEST_NAME - 1]}…")
+    return drawn_text(shortened(" ".join(str(name).split()), LONGEST_NAME))
+
+
+def metric_name(metric: str) -> str:
+    """A distance as a picture calls it.
+
+    >>> metric_name("euclidean"), metric_name("cosine")
+    ('Euclidean', 'cosine')
+    """
+    return "Euclidean" if metric == "euclidean" else metric
 
 
 def drawn_text(text: str) -> str:

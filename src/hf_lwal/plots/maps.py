@@ -23,6 +23,7 @@ from .figures import (
     drawn_name,
     evenly_spaced,
     group_colours,
+    metric_name,
     new_figure,
     room_beyond,
     save_figure,
@@ -75,7 +76,7 @@ def plot_label_distances(
     axes.set_xticks(named, shown, fontsize=LABEL_FONT_SIZE, rotation=90)
     axes.set_yticks(named, shown, fontsize=LABEL_FONT_SIZE)
     axes.set_title(title)
-    figure.colorbar(image, ax=axes, shrink=0.6, label=f"{metric} distance")
+    figure.colorbar(image, ax=axes, shrink=0.6, label=f"{metric_name(metric)} distance")
     return save_figure(figure, path)
 
 
@@ -115,7 +116,7 @@ def plot_label_map(
     axes.set(title=title, xticks=[], yticks=[], aspect="equal")
     axes.margins(0.1)
     axes.spines[:].set_visible(False)  # names may cross the edge
-    axes.set_xlabel(f"map of {metric} distances; axes have no meaning of their own", fontsize=8)
+    axes.set_xlabel(f"map of {metric_name(metric)} distances; axes have no meaning of their own", fontsize=8)
     if groups is not None:
         add_group_legend(figure, groups)
     figure.draw_without_rendering()  # fixes the size of the axes, which the names are laid out in

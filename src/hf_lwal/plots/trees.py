@@ -19,6 +19,7 @@ from .figures import (
     drawn_name,
     evenly_spaced,
     group_colours,
+    metric_name,
     new_figure,
     room_beyond,
     save_figure,
@@ -89,7 +90,7 @@ def plot_dendrogram(
 
     axes.add_collection(LineCollection(tree_segments(merges, order), colors=GREY, linewidths=0.8))
     axes.set(xlim=(0.0, 1.02 * max(merges[-1, 2], 1e-12)), ylim=(len(names) - 0.3, -0.7), title=title)
-    axes.set_xlabel(f"{metric} distance between label vectors")
+    axes.set_xlabel(f"{metric_name(metric)} distance between label vectors")
     named = evenly_spaced(len(names), MOST_NAMES)
     axes.set_yticks(named, [names[order[place]] for place in named], fontsize=LABEL_FONT_SIZE)
     axes.spines[["top", "left", "right"]].set_visible(False)
