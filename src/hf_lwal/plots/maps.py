@@ -72,11 +72,14 @@ def plot_label_distances(
     side = 3.0 + INCHES_PER_LABEL * len(named) + room_beyond(shown, usual=1.5)
     figure, axes = new_figure(side + 1.0, side)
     ordered = distances[np.ix_(order, order)].astype(np.float32)
+    np.fill_diagonal(ordered, np.nan)  # every label's 0 to itself would leave the others a part of the colours
     image = axes.imshow(ordered, cmap="viridis", interpolation="nearest")
     axes.set_xticks(named, shown, fontsize=LABEL_FONT_SIZE, rotation=90)
     axes.set_yticks(named, shown, fontsize=LABEL_FONT_SIZE)
     axes.set_title(title)
-    figure.colorbar(image, ax=axes, shrink=0.6, label=f"{metric_name(metric)} distance")
+    width = INCHES_PER_LABEL * len(named) + 1.0  # about that of the map, so that the bar is as thick beside any
+    bar = axes.inset_axes((1.0 + 0.2 / width, 0.2, 0.25 / width, 0.6))
+    figure.colorbar(image, cax=bar, label=f"{metric_name(metric)} distance")
     return save_figure(figure, path)
 
 
