@@ -18,13 +18,6 @@ from hf_lwal.bench.grid import Grid, unique_cells
 from hf_lwal.bench.runner import run_grid
 
 MAIN = ["one_hot", "one_hot_class_means", "default"]
-WHITENED_CONTROL = {
-    "name": "one_hot_whitened",
-    "label_method": "one_hot",
-    "lwal_init": "class_means",
-    "lwal_initial_head": "whitened",
-}
-"""One-hot that starts from the very classifier that the default starts from."""
 ABLATIONS: list[Any] = [
     "default_no_offset",
     "default_frozen_means",
@@ -54,7 +47,7 @@ IMAGES: dict[str, Any] = {
 PARTS: dict[str, list[Grid]] = {
     "text": [
         Grid(datasets=MANY_CLASSES, learning_rates=[5e-5, 5e-4], methods=[*MAIN, "paper:lwal"], **TEXT),
-        Grid(datasets=MANY_CLASSES, learning_rates=RATES, methods=[*MAIN, WHITENED_CONTROL], **TEXT),
+        Grid(datasets=MANY_CLASSES, learning_rates=RATES, methods=[*MAIN, "one_hot_whitened"], **TEXT),
         Grid(datasets=FEW_CLASSES, learning_rates=RATES, methods=MAIN, **TEXT),
         Grid(datasets=MANY_CLASSES, learning_rates=[5e-5, 5e-4], methods=["one_hot_head10", *ABLATIONS], **TEXT),
     ],
@@ -66,7 +59,7 @@ PARTS: dict[str, list[Grid]] = {
                 "datasets": [*MANY_CLASSES, *FEW_CLASSES],
                 "batch_sizes": [8, 32],
                 "learning_rates": RATES,
-                "methods": [*MAIN, "one_hot_head10", WHITENED_CONTROL, "paper:lwal", *ABLATIONS],
+                "methods": [*MAIN, "one_hot_head10", "one_hot_whitened", "paper:lwal", *ABLATIONS],
                 "seeds": [12, 123, 1234],
             }
         ),
@@ -76,7 +69,7 @@ PARTS: dict[str, list[Grid]] = {
                 "datasets": ["fashion_mnist", "cifar100"],
                 "models": ["mlp", "convnet"],
                 "batch_sizes": [64, 500],
-                "methods": [*MAIN, "one_hot_head10", WHITENED_CONTROL, "paper:lwal", *ABLATIONS],
+                "methods": [*MAIN, "one_hot_head10", "one_hot_whitened", "paper:lwal", *ABLATIONS],
                 "seeds": [12, 123, 1234],
                 "steps": 480,
                 "train_rows": 10_000,

@@ -139,7 +139,7 @@ def detection(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
         name = f"{dataset}_train_{'auto' if data.kind == 'text' else 'lite0'}"
         features = cached(args.cache, name, functools.partial(frozen_features, data))
         for seed in range(args.seeds):
-            for kind, share in (*CELLS, *MORE_SHARES):
+            for kind, share in [cell for cell in (*CELLS, *MORE_SHARES) if f"{cell[0]}{cell[1]:g}" in args.noise]:
                 given = noisy(labels, features, number, kind, share, seed)
                 for method in args.methods or METHODS:
                     if method != "label_errors" and (kind, share) in MORE_SHARES:
@@ -322,7 +322,8 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", help="default: all of the part")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=0, help="of the trainings")
-    parser.add_argument("--noise", nargs="+", default=[f"{kind}{share:g}" for kind, share in CELLS])
+    noise = [f"{kind}{share:g}" for kind, share in (*CELLS, *MORE_SHARES)]
+    parser.add_argument("--noise", nargs="+", choices=noise, default=noise, help="trainings have no shares of 5 and 20 %%")
     parser.add_argument("--test-rows", type=int, default=1000, help="of the trainings")
     parser.add_argument("--cache", help="folder for the features; default: none")
     parser.add_argument("--output", type=Path, help="JSON lines to append to; trainings in it are not run again")
