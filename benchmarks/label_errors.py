@@ -323,7 +323,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=0, help="of the trainings")
     noise = [f"{kind}{share:g}" for kind, share in (*CELLS, *MORE_SHARES)]
-    parser.add_argument("--noise", nargs="+", choices=noise, default=noise, help="trainings have no shares of 5 and 20 %%")
+    parser.add_argument(
+        "--noise", nargs="+", choices=noise, default=noise, help="trainings have no shares of 5 and 20 %%"
+    )
     parser.add_argument("--test-rows", type=int, default=1000, help="of the trainings")
     parser.add_argument("--cache", help="folder for the features; default: none")
     parser.add_argument("--output", type=Path, help="JSON lines to append to; trainings in it are not run again")

@@ -75,7 +75,7 @@ def test_every_kept_grid_can_be_built(file):
 
 @pytest.mark.parametrize("part", ["text", "images", "full"])
 def test_every_part_of_the_default_presets_judge_can_be_built(part):
-    """A name that the package gave to a method of its own left a script behind that stopped before its first training."""
+    """A name that the package gave to a method of its own left a script behind that trained nothing."""
     script = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "default_preset.py"))
     cells = unique_cells(script["PARTS"][part], None)
     assert {"one_hot", "one_hot_class_means", "default"} < {cell.method["name"] for cell in cells}

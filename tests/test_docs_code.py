@@ -203,3 +203,152 @@ def test_the_exit_codes_of_both_pages_are_the_same_ones():
     ]
     assert codes[0] == codes[1] == ["0", "1", "2", "130, 143"]
     assert re.findall(r"\d+", CODES) == re.findall(r"\d+", " ".join(codes[0])), "and those of hf-lwal --help"
+
+
+LIVING = ["pto_balance", "fun_fact", "change_language", "change_accent"]
+
+
+@pytest.fixture
+def living(here):
+    """A model, its tokenizer and rows, with the labels that the pages name."""
+    names = dict(enumerate(LIVING))
+    model = AutoModelForLwALClassification.from_pretrained("out/best", id2label=names, label2id=None)
+    model.initialize_labels(DataLoader(separable_text(LABELS, 64).with_format("torch"), batch_size=16), progress=False)
+    labels = [i % LABELS for i in range(len(SENTENCES))]
+    rows = {"validation_texts": SENTENCES, "validation_labels": labels, "texts": SENTENCES, "labels": labels}
+    given = {"model": model, "tokenizer": word_tokenizer(), "id2label": names, "label2id": None, **rows}
+    return {**given, "LwALTrainingArguments": LwALTrainingArguments, "name": "out/best"}
+
+
+def test_the_code_of_the_page_on_the_label_table_edits_and_draws(living):
+    """Six names of methods and two of functions: a renamed one would be found by a reader first."""
+    pytest.importorskip("matplotlib")
+    names = run("label_table.md", living, "plot_dendrogram")
+    assert all(Path(picture).stat().st_size for picture in ("hierarchy.png", "distances.png"))
+    model, left = names["model"], ["parental_leave", "vacation_balance", "change_speech"]
+    dataset = Dataset.from_dict({"label": [0]}, features=Features({"label": ClassLabel(names=left)}))
+    run("label_table.md", {**names, "dataset": dataset}, "merge_labels")
+    assert [model.config.id2label[i] for i in range(3)] == left
+    run("label_table.md", {**names, "validation_labels": [0, 1, 2] * 4}, "fit_rejection")
+    assert model.label_table.rejection_radii.min() > 0
+
+
+def test_the_code_of_the_page_on_the_label_table_starts_from_names(living):
+    """The dots of a page stand for the settings that a reader has; the rest of the line is code."""
+    loader = DataLoader(separable_text(LABELS, 32).with_format("torch"), batch_size=16)
+    (block,) = [block for block in blocks("label_table.md") if "initialize_labels_from_names" in block]
+    exec(block.replace("(..., ", '("out", '), {**living, "dataloader": loader})
+    assert living["model"].config.id2label[LABELS] == "card_arrival"
+    assert living["model"].label_table.counts[:LABELS].min() >= 8
+    (block,) = blocks("long_tail.md")
+    exec(block.replace("(..., ", '("out", '), living)
+    assert living["args"].lwal_prior == "train"
+
+
+def test_the_code_of_the_pages_on_calibration_and_wrong_labels_runs(living):
+    """One changes probabilities and no label, the other ranks all rows."""
+    model, tokenizer = living["model"], living["tokenizer"]
+    before = [best["label"] for (best,) in model.predict(SENTENCES, tokenizer)]
+    run("calibration.md", living)
+    assert [best["label"] for (best,) in model.predict(SENTENCES, tokenizer)] == before
+    table = run("audit.md", living)["table"]
+    assert list(table) == ["row", "label", "likelier", "margin", "wrong", "suspicious"]
+    assert sorted(table.row) == list(range(len(SENTENCES)))
+
+
+def test_the_code_of_the_page_on_the_hub_pulls_what_was_saved(living, monkeypatch):
+    """What is pushed goes through the tests of the Hub; here the calls of the page are made."""
+    pushed, model = [], living["model"]
+    monkeypatch.setattr(type(model), "push_to_hub", lambda *_, **__: pushed.append("model"))
+    tokenizer = SimpleNamespace(push_to_hub=lambda *_: pushed.append("tokenizer"))
+    trainer = SimpleNamespace(push_to_hub=lambda: pushed.append("trainer"))
+    saver = SimpleNamespace(
+        push_to_hub=model.push_to_hub,
+        save_pretrained=lambda folder, push_to_hub: model.save_pretrained(folder) or pushed.append(push_to_hub),
+    )
+    given = {"model": saver, "tokenizer": tokenizer, "trainer": trainer, "folder": "saved"}
+    run("hub.md", given, "trainer.push_to_hub")
+    assert pushed == ["model", "tokenizer", "trainer", True]
+    word_tokenizer().save_pretrained("saved")
+    names = {}
+    for block in blocks("hub.md")[1:]:
+        exec(block.replace("me/my-classifier", "saved"), names)
+    assert names["AutoModelForSequenceClassification"].from_pretrained("saved").config.id2label[0] == "pto_balance"
+
+
+def test_the_adapter_of_the_page_on_training_brings_its_label_table(living, tmp_path):
+    """The page's two blocks are one story: what the first trains, the second loads."""
+    peft = pytest.importorskip("peft")
+    arguments = LwALTrainingArguments(str(tmp_path), max_steps=2, report_to="none", use_cpu=True, disable_tqdm=True)
+    names = {**living, **vars(peft), "LwALTrainer": LwALTrainer, "arguments": arguments, "rows": separable_text(4, 64)}
+    names["AutoModelForLwALClassification"] = AutoModelForLwALClassification
+    first, second = blocks("training.md")
+    exec(first.replace(", ...)", ", args=arguments, train_dataset=rows)"), names)
+    names["trainer"].train()
+    names["trainer"].model.save_pretrained(tmp_path / "adapter")
+    living["model"].base_model.save_pretrained(tmp_path / "backbone")
+    names |= {"backbone": str(tmp_path / "backbone"), "adapter": str(tmp_path / "adapter")}
+    exec(second, names)
+    table = names["model"].base_model.model.label_table
+    assert table.counts.sum() > 0
+
+
+def test_the_card_of_the_page_on_cards_is_written(living, tmp_path):
+    """Every argument that the page shows is one that the method has, and is found in the card."""
+    rows = separable_text(LABELS, 64)
+    arguments = LwALTrainingArguments(str(tmp_path), max_steps=2, report_to="none", use_cpu=True, disable_tqdm=True)
+    trainer = LwALTrainer(
+        living["model"], arguments, train_dataset=rows, eval_dataset=rows, processing_class=living["tokenizer"]
+    )
+    trainer.train()
+    trainer.evaluate()
+    run("model_cards.md", {"trainer": trainer})
+    card = (tmp_path / "README.md").read_text(encoding="utf-8")
+    for said in ("clinc/clinc_oos", "CLINC150", "apache-2.0", "book a table for two", "0.918", "python train.py"):
+        assert said in card or said.replace("0.918", "91.8") in card, said
+
+
+@exports_onnx
+def test_the_exports_of_the_page_on_deployment_are_written(living):
+    """The ONNX of the page, from an example batch."""
+    pytest.importorskip("onnxruntime")
+    batch = dict(living["tokenizer"](SENTENCES, return_tensors="pt"))
+    run("deployment.md", {**living, "stock": living["model"].fold(), "batch": batch}, "export_onnx")
+    assert Path("stock/onnx/model.onnx").exists()
+
+
+def test_the_sentence_transformer_of_the_page_on_deployment_answers(here):
+    """A pooled model, whose names the page reads from what it serves."""
+    pytest.importorskip("sentence_transformers")
+    names = {i: f"label_{i}" for i in range(LABELS)}
+    AutoModelForLwALClassification.from_pretrained("out/best").base_model.save_pretrained("encoder")
+    model = AutoModelForLwALClassification.from_pretrained("encoder", id2label=names, pooling="mean")
+    model.initialize_labels(DataLoader(separable_text(LABELS, 64).with_format("torch"), batch_size=16), progress=False)
+    given = run(
+        "deployment.md", {"stock": model.fold(), "tokenizer": word_tokenizer()}, "export_sentence_transformer("
+    )
+    given = run("deployment.md", given, "served")
+    assert given["logits"].shape == (1, LABELS)
+    assert given["names"] == [model.predict(["book me a table"], word_tokenizer())[0][0]["label"]]
+
+
+def test_the_method_of_the_page_on_methods_trains_by_object_and_by_name(living, here, monkeypatch):
+    """The file that readers copy, in the working folder as the page says."""
+    file, use = blocks("methods.md")
+    Path("my_methods.py").write_text(file, encoding="utf-8")
+    settings = {"max_steps": 60, "learning_rate": 3e-3, "report_to": "none", "use_cpu": True, "disable_tqdm": True}
+    monkeypatch.syspath_prepend(str(here))
+    monkeypatch.setattr("sys.modules", {**sys.modules})
+    train = separable_text(LABELS, 64)
+    model = BertForSequenceClassification(tiny_config("bert", num_labels=LABELS))
+    names = {**living, "LwALTrainer": LwALTrainer, "train": train, "model": model}
+    names["args"] = LwALTrainingArguments("out", **settings)
+    exec(file, names)
+    by_object, by_name = use.splitlines()
+    exec(by_object, names)
+    names["trainer"].train()
+    assert names["trainer"].evaluate(train)["eval_accuracy"] > 0.9
+    exec(by_name, names)
+    assert names["args"].label_method == "my_methods:SquaredError"
+    named = LwALTrainer(model, LwALTrainingArguments("out", label_method="my_methods:SquaredError", **settings))
+    assert type(named.label_objective).__name__ == "SquaredError"
