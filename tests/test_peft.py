@@ -11,9 +11,10 @@ from safetensors.torch import load_file
 from swap_data import backbone
 from tiny_models import TINY_CONFIGS
 from toy import separable_images, separable_text
-from transformers import AutoModelForSequenceClassification, set_seed
+from transformers import AutoModel, AutoModelForSequenceClassification, configuration_utils, set_seed
 
 from hf_lwal import AutoModelForLwALClassification, LwALTrainer, LwALTrainingArguments
+from hf_lwal.modeling.modeling_lwal import LwALForSequenceClassification
 from hf_lwal.modeling.peft_support import check_adapter
 from hf_lwal.settings import apply_settings
 
@@ -232,6 +233,18 @@ def test_saved_in_the_middle_of_training(base, tmp_path):
         expected = torch.nn.functional.linear(table.class_features, head.weight, head.bias) + table.offset_bias
     assert torch.allclose(stored["base_model.model.classifier.label_vectors"], expected, atol=1e-6)
     assert not torch.allclose(before, expected, atol=1e-3)
+
+
+def test_saving_an_adapter_on_a_plain_checkpoint_says_nothing(tiny_config, tmp_path, monkeypatch):
+    """PEFT looks the vocabulary up in the checkpoint below: transformers warned of another type at every save."""
+    said = []
+    monkeypatch.setattr(configuration_utils.logger, "warning", lambda message, *rest: said.append(message))
+    AutoModel.from_config(tiny_config("bert")).save_pretrained(tmp_path / "plain")
+    model = AutoModelForLwALClassification.from_pretrained(str(tmp_path / "plain"), num_labels=4)
+    adapted(model).save_pretrained(tmp_path / "adapter")
+    assert [message for message in said if "to instantiate a model of type" in message] == []
+    with pytest.raises(ValueError, match="is a plain 'bert' model without a label table"):
+        LwALForSequenceClassification.from_pretrained(str(tmp_path / "plain"))
 
 
 @pytest.mark.parametrize(("name", "step"), [("bert", 1), ("bert", 5), ("vit", 2), ("resnet", 3)])

@@ -32,6 +32,16 @@ def test_a_learning_rate_that_flattens_the_logits(tmp_path, caplog, options):
     assert losses[-1] == pytest.approx(math.log(5), rel=0.01)
 
 
+def test_processes_that_train_apart(tmp_path, caplog, monkeypatch):
+    """Without GPUs two processes of torchrun train on all rows each, and write into one folder, without a word."""
+    trainer = trainer_of(tmp_path, max_steps=1)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    said = [line for line in warnings_of(caplog, trainer) if "trains alone" in line]
+    assert len(said) == 1
+    assert "set use_cpu=True" in said[0]
+
+
 @pytest.mark.parametrize("options", [{}, {"lwal_preset": "paper"}, {"label_method": "one_hot"}], ids=str)
 def test_rows_without_labels(tmp_path, caplog, options):
     """All labels -100: the loss was 0 to the end, which looks like success."""

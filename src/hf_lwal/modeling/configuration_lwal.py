@@ -116,6 +116,16 @@ class LwALConfig(AroundConfig, LabelSettings, PreTrainedConfig):
         return start_of_head(self.initial_head, self.task)
 
     @classmethod
+    def get_config_dict(cls, *args: Any, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """As in transformers; another type is no matter here.
+
+        PEFT asks the class of the model for the vocabulary of the plain checkpoint below an adapter, at every save,
+        and transformers would warn each time. Models of other types are refused where weights are loaded.
+        """
+        found, rest = super().get_config_dict(*args, **kwargs)
+        return ({**found, "model_type": cls.model_type} if "model_type" in found else found), rest
+
+    @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """Configuration from a saved one and the keywords of ``from_pretrained``, as in transformers.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ def check_settings(trainer: HookedTrainer, loss_is_replaced: bool = False) -> No
         loss_is_replaced: a subclass has a ``compute_loss`` of its own, which never calls the trainer's.
     """
     args, accumulates = trainer.args, trainer.args.gradient_accumulation_steps > 1
+    _warn_of_training_apart(args.world_size, started_processes())
     if trainer.label_objective.accumulation_caveat is not None and accumulates:
         logger.warning(trainer.label_objective.accumulation_caveat)
     if accumulates and ignores_items(trainer.compute_loss_func):
@@ -61,6 +63,22 @@ def check_settings(trainer: HookedTrainer, loss_is_replaced: bool = False) -> No
         )
     if model.config.repel_weight > 0:
         logger.warning("With gradient accumulation the repel loss compares rows within a micro-batch only.")
+
+
+def started_processes() -> int:
+    """How many processes a launcher says that it has started together; 1 without one."""
+    found = os.environ.get("WORLD_SIZE", "1")
+    return int(found) if found.isdecimal() and "RANK" in os.environ else 1
+
+
+def _warn_of_training_apart(joined: int, started: int) -> None:
+    """Without GPUs accelerate joins processes only where it is told that a CPU is meant; nothing else says so."""
+    if joined == 1 < started:
+        logger.warning(
+            "%d processes were started together (WORLD_SIZE), but this one trains alone: each reads all rows, and "
+            "they overwrite each other's checkpoints. Without GPUs set use_cpu=True in the arguments.",
+            started,
+        )
 
 
 def _refuse_weights(trainer: HookedTrainer, of_batch: bool, loss_is_replaced: bool) -> None:
