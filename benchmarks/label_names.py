@@ -3,18 +3,19 @@
     python benchmarks/label_names.py --data-root DATA                   # about ten minutes on two cores
     python benchmarks/label_names.py --data-root DATA --cache FOLDER    # keeps the features
     python benchmarks/label_names.py --data-root DATA --output benchmarks/results/label_names.jsonl
+    python benchmarks/label_names.py --data-root DATA --datasets clinc150 --rows 1 4 --regression
 
 Frozen MiniLM, pooled as it was trained, several draws of the rows, whole test sets of Banking77 and CLINC150. "means"
 is the nearest class mean, "start" the nearest label vector after the default start; each without names, with names
 (`lwal_label_names="auto"`), and with names that were shuffled, which must change nothing. All by the functions that
-training calls.
+training calls. With --regression also a logistic regression on the same rows, its strength chosen by cross-validation.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from start_probe import cached, features_of
 from torch import Tensor
 
 from hf_lwal.bench.datasets import dataset_spec, load_data
+from hf_lwal.bench.frozen_regression import fit_regression
 from hf_lwal.data.sources import stratified_indices
 from hf_lwal.functional import class_sums, pairwise_distances
 from hf_lwal.modeling.name_start import agreement, name_texts, with_names
@@ -44,8 +46,27 @@ def after_start(samples: StartSamples, num_labels: int) -> Callable[[Tensor], Te
     return lambda features: (features @ weight.T + bias).argmax(dim=1)
 
 
+def regression(samples: StartSamples, num_labels: int) -> Callable[[Tensor], Tensor]:
+    """Function from features (N, H) to the likeliest label (N,) of a logistic regression."""
+    found = fit_regression(samples.values, samples.labels, num_labels)
+    return lambda features: (features @ found.weight.T + found.bias).argmax(dim=1)
+
+
+KINDS: dict[str, Callable[[StartSamples, int], Callable[[Tensor], Tensor]]] = {
+    "means": nearest_mean,
+    "start": after_start,
+    "regression": regression,
+}
+
+
 def measured(
-    samples: StartSamples, named: StartSamples, names: dict[int, str], draw: int, test: Tensor, truth: Tensor
+    kinds: Sequence[str],
+    samples: StartSamples,
+    named: StartSamples,
+    names: dict[int, str],
+    draw: int,
+    test: Tensor,
+    truth: Tensor,
 ) -> dict[str, Any]:
     """Percent right of every start, and of the names on the rows."""
     order = torch.randperm(len(names), generator=torch.Generator().manual_seed(draw))
@@ -58,8 +79,8 @@ def measured(
     for variant in VARIANTS:
         start = starts[variant]
         found[f"counted_{variant}"] = start.names
-        for kind, build in (("means", nearest_mean), ("start", after_start)):
-            predicted = build(start, len(names))(test)
+        for kind in kinds:
+            predicted = KINDS[kind](start, len(names))(test)
             found[f"{kind}_{variant}"] = round(100 * float((predicted == truth).double().mean()), 2)
     return found
 
@@ -78,8 +99,10 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=3, help="draws of the rows")
     parser.add_argument("--cache", help="folder for the features; default: none")
     parser.add_argument("--output", help="file of JSON lines to append to; default: none")
+    parser.add_argument("--regression", action="store_true", help="a logistic regression on the same rows, too: slow")
     args = parser.parse_args()
-    print("data set   rows  " + "  ".join(f"{k}: {' / '.join(VARIANTS)}" for k in ("means", "start")))
+    kinds = [kind for kind in KINDS if args.regression or kind != "regression"]
+    print("data set   rows  " + "  ".join(f"{kind}: {' / '.join(VARIANTS)}" for kind in kinds))
     for dataset in args.datasets:
         data, length = load_data(dataset, args.data_root, None, None), dataset_spec(dataset).max_length
         labels, truth = torch.tensor(data.train["label"][:]), torch.tensor(data.test["label"][:])
@@ -100,11 +123,9 @@ def main() -> None:
             for draw in range(args.draws):
                 chosen = torch.tensor(stratified_indices(labels.tolist(), rows * len(names), draw))
                 samples = StartSamples(train[chosen], labels[chosen], 0.0)
-                cells.append(measured(samples, named, names, draw, test, truth))
+                cells.append(measured(kinds, samples, named, names, draw, test, truth))
                 lines.append({"dataset": dataset, "rows": rows, "draw": draw, **cells[-1]})
-            shown = [
-                " / ".join(f"{mean(cells, f'{kind}_{one}'):.1f}" for one in VARIANTS) for kind in ("means", "start")
-            ]
+            shown = [" / ".join(f"{mean(cells, f'{kind}_{one}'):.1f}" for one in VARIANTS) for kind in kinds]
             print(f"{dataset:10} {rows:4}  {'    '.join(shown)}", flush=True)
         if args.output:
             with open(args.output, "a", encoding="utf-8") as file:
