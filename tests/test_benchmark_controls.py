@@ -1,6 +1,7 @@
 """Controls of the comparison: a regression on frozen features, fine-tuning from it, and few rows of every label."""
 
 import json
+import warnings
 from collections import Counter
 
 import pytest
@@ -72,6 +73,14 @@ def test_fine_tuning_starts_as_the_regression_and_leaves_it(tmp_path):
     (start,) = (entry for entry in trainer.state.log_history if "start_strength" in entry)
     assert start["start_samples"] == 60
     assert start["start_seconds"] > 0
+
+
+def test_a_regression_on_one_row_per_class_warns_of_nothing():
+    """scikit-learn took the ids for numbers to predict, and said so above the progress bar."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = fit_regression(torch.eye(30), torch.arange(30), 30)
+    assert found.accuracy(torch.eye(30), torch.arange(30)) == 1.0
 
 
 @pytest.mark.parametrize("name", ["frozen_regression", "lp_ft", "one_hot_probe", "default_probe"])

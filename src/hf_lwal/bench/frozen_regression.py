@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,9 +62,6 @@ def fit_regression(
         strengths: to choose from; where no class has a row to spare, the middle one is taken.
         balanced: weigh rows so that every class counts as much, and choose by the mean accuracy of the classes.
     """
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import StratifiedKFold, cross_val_score
-
     started = time.perf_counter()
     kept = labels != IGNORE_INDEX
     rows, ids = features[kept].double().cpu(), labels[kept].cpu().numpy()
@@ -71,15 +69,28 @@ def fit_regression(
     size = float((rows - centre).square().sum(dim=1).mean().sqrt()) or 1.0
     scaled = ((rows - centre) / size).numpy()
 
+    with warnings.catch_warnings():
+        # scikit-learn takes one row per class for numbers to predict, and says so.
+        warnings.filterwarnings("ignore", "The number of unique classes is greater", UserWarning)
+        fitted, best = _best_fit(scaled, ids, list(strengths), balanced)
+    weight, bias = _of_all_classes(fitted, num_labels)
+    weight = weight / size
+    return Regression(weight.float(), (bias - weight @ centre).float(), best, time.perf_counter() - started)
+
+
+def _best_fit(rows: np.ndarray, ids: np.ndarray, grid: Sequence[float], balanced: bool) -> tuple[Any, float]:
+    """scikit-learn's regression with the strength that cross-validation prefers, and that strength."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold, cross_val_score
+
     def model(strength: float) -> Any:
         return LogisticRegression(C=strength, max_iter=1000, class_weight="balanced" if balanced else None)
 
-    grid = list(strengths)
     least = int(np.unique(ids, return_counts=True)[1].min())
     best = grid[len(grid) // 2]
     if least > 1 and len(grid) > 1:
         places = stratified_indices(ids.tolist(), max(LARGEST_VALIDATION, 2 * len(np.unique(ids))), seed=0)
-        some, names = scaled[places], ids[places]
+        some, names = rows[places], ids[places]
         folds = StratifiedKFold(min(FOLDS, int(np.unique(names, return_counts=True)[1].min())))
         score = "balanced_accuracy" if balanced else "accuracy"
         found = {
@@ -87,10 +98,7 @@ def fit_regression(
             for strength in grid
         }
         best = max(found, key=found.__getitem__)
-    fitted = model(best).fit(scaled, ids)
-    weight, bias = _of_all_classes(fitted, num_labels)
-    weight = weight / size
-    return Regression(weight.float(), (bias - weight @ centre).float(), best, time.perf_counter() - started)
+    return model(best).fit(rows, ids), best
 
 
 def _of_all_classes(fitted: Any, num_labels: int) -> tuple[Tensor, Tensor]:

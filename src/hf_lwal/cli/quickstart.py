@@ -66,7 +66,7 @@ class QuickstartOptions:
     label_column: str | None = option(None, "column with the label; default: found by name and type")
     output_dir: str = option("lwal-quickstart", "folder for the model, the pictures and results.json")
     rows_per_label: int = option(16, "rows of each label to learn from; more than there are: all of them")
-    steps: int = option(150, "optimizer steps for each of the three")
+    steps: int = option(100, "optimizer steps for each of the three")
     batch_size: int = option(32, "rows per optimizer step")
     learning_rate: float = option(1e-4, "peak learning rate, with linear decay, the same for all three")
     seed: int = option(0, "seed of the heads, of the order of the rows, and of what is learned from and measured on")
