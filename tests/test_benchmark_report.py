@@ -187,7 +187,7 @@ def test_the_command_writes_tables_and_curves(tmp_path, capsys):
         append_line(file, record)
     write_plan(file, PLAN)
     assert cli.main(["report", str(file), "--output", str(folder)]) == 0
-    assert "1 pictures" in capsys.readouterr().out
+    assert "1 picture of curves" in capsys.readouterr().out
     text = (folder / "results.md").read_text()
     assert "| absent | – | not run |" in text
     (picture,) = folder.glob("*.png")

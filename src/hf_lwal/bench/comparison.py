@@ -12,9 +12,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from ..data.labels import rows_per_class
 from ..data.selection import stratified_indices
 from ..data.sources import (
     encode_labels,
@@ -115,6 +112,10 @@ def prepare_data(
     splits = encode_labels(usable(splits, columns, named=text_column is not None), columns.label)
     learned = splits["train"]
     if rows_per_label is not None:
+        import numpy as np
+
+        from ..data.labels import rows_per_class
+
         learned = learned.select(rows_per_class(np.asarray(learned["label"][:]), rows_per_label, seed))
     rows = evaluation_split(splits)
     rows = rows.select(stratified_indices(rows["label"], eval_samples, seed))
