@@ -67,8 +67,9 @@ def base(backbones):
     """``base(name, seed)``: an LwAL model on that backbone; another seed gives another head."""
 
     def load(name="bert", seed=0, **options):
+        folder = backbones(name)  # making it draws random numbers, so that the first head would differ from later ones
         set_seed(seed)
-        return AutoModelForLwALClassification.from_pretrained(backbones(name), num_labels=LABELS, **options)
+        return AutoModelForLwALClassification.from_pretrained(folder, num_labels=LABELS, **options)
 
     return load
 
