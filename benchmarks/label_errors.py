@@ -24,7 +24,7 @@ import functools
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -131,15 +131,24 @@ def measured(method: str, features: Tensor, given: Tensor, wrong: Tensor, num_la
     return result
 
 
+def asked(args: argparse.Namespace, cells: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
+    """Those of ``cells`` that --noise names."""
+    found = [(kind, share) for kind, share in cells if f"{kind}{share:g}" in args.noise]
+    if not found:
+        raise SystemExit(f"--noise {' '.join(args.noise)}: this part has {' '.join(f'{k}{s:g}' for k, s in cells)}.")
+    return found
+
+
 def detection(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Every cell."""
+    cells = asked(args, (*CELLS, *MORE_SHARES))
     for dataset in args.datasets:
         data = load_data(dataset, args.data_root, None, None)
         labels, number = torch.tensor(data.train["label"][:]), len(data.names)
         name = f"{dataset}_train_{'auto' if data.kind == 'text' else 'lite0'}"
         features = cached(args.cache, name, functools.partial(frozen_features, data))
         for seed in range(args.seeds):
-            for kind, share in [cell for cell in (*CELLS, *MORE_SHARES) if f"{cell[0]}{cell[1]:g}" in args.noise]:
+            for kind, share in cells:
                 given = noisy(labels, features, number, kind, share, seed)
                 for method in args.methods or METHODS:
                     if method != "label_errors" and (kind, share) in MORE_SHARES:
@@ -277,6 +286,7 @@ def regressed(data: Data, features: Tensor, test: Tensor, given: Tensor, method:
 
 def training(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Every cell, the methods of one after the other."""
+    cells = asked(args, CELLS)
     for dataset in args.datasets:
         kind = load_data(dataset, args.data_root, None, None).kind
         for seed in range(args.first_seed, args.seeds):
@@ -288,7 +298,7 @@ def training(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 args.cache, f"{name}_test_{args.test_rows}", functools.partial(frozen_features, data, "test")
             )
             labels = torch.tensor(data.train["label"][:])
-            for noise, share in [cell for cell in CELLS if f"{cell[0]}{cell[1]:g}" in args.noise]:
+            for noise, share in cells:
                 given = noisy(labels, features, len(data.names), noise, share, seed)
                 for method in args.methods or (*REGRESSIONS, *TRAININGS):
                     cell = {"part": "training", "dataset": dataset, "noise": noise, "share": share, "seed": seed}

@@ -785,6 +785,8 @@ def test_the_cards_of_the_project_can_be_made(tmp_path, monkeypatch, capsys):
     assert "not trained" not in text, "a second control is not missed where the stronger one was trained"
     for picture in re.findall(r"\]\((\w+\.png)\)", text):
         assert (card.parent / picture).exists()
+    with Image.open(card.parent / "label_distances.png") as picture:
+        assert picture.mode == "P", "charts in the repository have 256 colours"
     card.write_text(text.replace(slot("notes"), slot("notes", "Mine.")), encoding="utf-8")
     runpy.run_path(script, run_name="__main__")
     trained = card.read_text(encoding="utf-8")

@@ -163,6 +163,13 @@ def test_steps_are_whole_numbers(monkeypatch, last):
     assert all(float(tick).is_integer() for tick in axes.get_xticks())
 
 
+def test_colours_of_a_heat_map_span_the_distances_between_labels(monkeypatch):
+    """With each label's 0 to itself among them, labels at distances 9 to 10 all had one colour."""
+    vectors = np.array([[0.0, 0.0], [9.0, 0.0], [0.0, 10.0]])
+    heat = drawn(monkeypatch, maps, plots.plot_label_distances, vectors, ["a", "b", "c"], "heat.png")
+    assert heat.images[0].get_clim() == pytest.approx((9.0, 181.0**0.5))
+
+
 def test_heat_map_and_dendrogram_have_one_order(monkeypatch, label_vectors, names):
     """Read side by side, the rows of one were the branches of the other upside down."""
     tree = drawn(monkeypatch, trees, plots.plot_dendrogram, label_vectors, names, "tree.png")
