@@ -19,10 +19,10 @@ MAPPINGS: dict[str, Any] = {
 """Task -> model type -> name of a stock class, or of several of which the first is the default."""
 
 TIMM_BACKBONES: dict[str, dict[str, Any]] = {
-    "resnet50": {"layers": (1, 1, 1, 1)},
+    "resnet50": {"layers": (1, 1, 1, 1), "channels": (8, 16, 16, 32)},
     "densenet121": {"growth_rate": 8, "block_config": (1, 1, 1, 1)},
     "efficientnet_b0": {},
-    "convnext_atto": {},
+    "convnext_atto": {"depths": (1, 1, 1, 1), "dims": (8, 16, 16, 32)},
     "dpn48b": {},  # its head is a convolution
     "vit_tiny_patch16_224": {"img_size": 32},
     "mobilenetv3_small_050": {},

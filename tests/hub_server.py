@@ -419,6 +419,7 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # header and body leave together: as two packets, the second waits for the answer to the first
     server: _Server
 
     def _serve(self) -> None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch.distributed as dist
+from warm_python import warm_python
 
 ANY_PORT = "any port"
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
@@ -29,7 +30,7 @@ def free_port() -> str:
         return str(probe.getsockname()[1])
 
 
-def launch(launcher: tuple[str, ...], script: Path, *arguments: str, timeout: float = 240.0) -> str:
+def launch(launcher: tuple[str, ...], script: Path, *arguments: str, timeout: float = 240.0, warm: bool = True) -> str:
     """Run ``script`` in two processes and return what it printed.
 
     Args:
@@ -37,13 +38,15 @@ def launch(launcher: tuple[str, ...], script: Path, *arguments: str, timeout: fl
         script: path of the script.
         *arguments: its arguments.
         timeout: seconds until all processes are ended.
+        warm: start launcher and processes from `warm_python`; False as users do, which takes longer.
 
     Raises:
         RuntimeError: a process failed, or time ran out; the message ends with the last lines of the output.
     """
     launcher = tuple(free_port() if word == ANY_PORT else word for word in launcher)
-    command = [sys.executable, *launcher, str(script), *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    python = warm_python() if warm else sys.executable
+    command = [python, *launcher, str(script), *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHON_EXEC": python}
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,

@@ -16,6 +16,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForImageClassification, PvtConfig
 
 from hf_lwal import AutoModelForLwALClassification, LwALConfig
+from hf_lwal.modeling import probes
 from hf_lwal.modeling.heads import Head, find_head, is_plain_linear, replace_head, with_architectures
 from hf_lwal.modeling.tasks import TASKS
 
@@ -55,6 +56,14 @@ def architecture(class_name: str) -> Architecture:
     return next(a for a in ALL if a.class_name == class_name)
 
 
+@pytest.fixture
+def few_random_rows(monkeypatch):
+    """A fold compares as many random rows as take seconds; beside the given ones, some are enough to see it work."""
+    monkeypatch.setattr(probes, "RANDOM_ROWS", 64)
+    monkeypatch.setattr(probes, "LEAST_ROWS", 8)
+
+
+@pytest.mark.usefixtures("few_random_rows")
 @pytest.mark.parametrize("chosen", CHOSEN, ids=lambda chosen: chosen.name)
 def test_a_third_of_all_architectures(chosen, tmp_path):
     """A head found wrongly, an argument that is lost, a weight that does not load: each breaks one of the checks."""
@@ -66,6 +75,7 @@ def test_a_third_of_all_architectures(chosen, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_random_rows")
 @pytest.mark.parametrize("chosen", [a for a in ALL if a.backbone], ids=lambda chosen: chosen.name)
 def test_timm_backbones(chosen, tmp_path):
     """Timm has layers and label names of its own."""

@@ -4,12 +4,12 @@ import itertools
 import json
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
+from warm_python import warm_python
 
 from hf_lwal.bench.datasets import load_data
 from hf_lwal.bench.grid import Grid
@@ -171,7 +171,7 @@ def test_a_killed_run_resumes_without_redoing_finished_cells(tmp_path):
     grid = {**TINY, "steps": 100, "evaluations": 1}
     words = ["compare", "--dataset", "fashion_mnist", "--model", "mlp", "--method", "one_hot", "--seed", "1", "2", "3"]
     flags = ["--learning-rate", "1e-3", "--steps", "100", "--evaluations", "1", "--train-rows", "120"]
-    command = [sys.executable, "-m", "hf_lwal.cli.main", *words, *flags, "--test-rows", "40", "--output", str(output)]
+    command = [warm_python(), "-m", "hf_lwal.cli.main", *words, *flags, "--test-rows", "40", "--output", str(output)]
     source = str(Path(cli.__file__).parents[1])
     process = subprocess.Popen(
         command,

@@ -25,7 +25,7 @@ def launched(launcher, name, tmp_path_factory, scenarios):
     folder, done = shared / name, shared / f"{name}.done"
     with FileLock(shared / f"{name}.lock"):
         if not done.exists():
-            launch(launcher, WORKER, str(folder), *scenarios)
+            launch(launcher, WORKER, str(folder), *scenarios, warm=False)
             done.touch()
     return folder
 

@@ -20,6 +20,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from tiny_wordnet import write_wordnet
 from toy import separable_text
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline, set_seed
+from warm_python import warm_python
 
 from hf_lwal import AutoModelForLwALClassification, LwALForSequenceClassification, LwALTrainer
 from hf_lwal.cli.main import main as hf_lwal
@@ -375,7 +376,7 @@ def test_open_set(run, capsys, tmp_path):
 @pytest.mark.slow
 def test_open_set_with_labels_left_out(tmp_path):
     """In a process of its own, as people start it."""
-    command = [sys.executable, str(EXAMPLES / "open_set.py"), "--smoke", "--output_dir", str(tmp_path)]
+    command = [warm_python(), str(EXAMPLES / "open_set.py"), "--smoke", "--output_dir", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     table = pd.read_csv(tmp_path / "predictions.csv")

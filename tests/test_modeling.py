@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from transformers import (
     pipeline,
     set_seed,
 )
+from warm_python import warm_python
 
 from hf_lwal import AutoModelForLwALClassification, LwALConfig
 
@@ -162,7 +162,7 @@ def test_save_and_load_in_a_new_process_is_bit_equal(tiny_config, tmp_path):
             with torch.no_grad():
                 cases[folder] = (original.state_dict(), model(**inputs).logits, dtype)
     subprocess.run(
-        [sys.executable, "-c", RELOAD.replace("THREADS", str(torch.get_num_threads())), *map(str, cases)], check=True
+        [warm_python(), "-c", RELOAD.replace("THREADS", str(torch.get_num_threads())), *map(str, cases)], check=True
     )
     for folder, (stored, logits, dtype) in cases.items():
         reloaded = torch.load(folder / "reloaded.pt")

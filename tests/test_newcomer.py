@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from warm_python import warm_python
+
 import hf_lwal
 
 PACKAGE = Path(hf_lwal.__file__).parent
@@ -47,7 +49,7 @@ def test_a_new_setting_of_the_label_table_is_two_files(tmp_path):
         (copy / file).write_text(text, encoding="utf-8")
     path = os.pathsep.join([str(tmp_path), str(Path(__file__).parent)])
     run = {"capture_output": True, "text": True, "check": True, "env": {**os.environ, "PYTHONPATH": path}}
-    done = subprocess.run([sys.executable, "-c", TRAIN, str(tmp_path / "out")], **run)
+    done = subprocess.run([warm_python(), "-c", TRAIN, str(tmp_path / "out")], **run)
     *counts, start = map(int, done.stdout.splitlines()[-1].split())
     assert sum(counts) == start, "no row of the training counted"
     config = json.loads((tmp_path / "out" / "config.json").read_text(encoding="utf-8"))

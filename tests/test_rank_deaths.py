@@ -3,10 +3,10 @@
 import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from warm_python import warm_python
 
 WORKER = Path(__file__).with_name("rank_death_worker.py")
 SOON = 60
@@ -20,7 +20,7 @@ def test_the_other_process_ends_with_a_sentence(where, who, left, tmp_path):
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     shared = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
-    words = [sys.executable, str(WORKER), str(tmp_path / "out"), where, str(who)]
+    words = [warm_python(), str(WORKER), str(tmp_path / "out"), where, str(who)]
     ranks = [
         subprocess.Popen(words, env={**shared, "RANK": rank, "LOCAL_RANK": rank}, stderr=subprocess.PIPE, text=True)
         for rank in ("0", "1")

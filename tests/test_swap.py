@@ -168,9 +168,10 @@ def pushed(models, tmp_path_factory):
             patch.setenv(name, value)
         push = "--push_to_hub --hub_model_id alice/script --hub_strategy end --per_device_train_batch_size 8"
         line = arguments(models["text"], "text", folder / "script", "--do_train", *push.split())
-        said = launch(TORCHRUN, TESTS / "swap_script.py", *line)
+        said = launch(TORCHRUN, TESTS / "swap_script.py", *line, warm=False)
         loop = f"--model {models['image']} --modality image --output_dir {folder / 'loop'} --hub_model_id alice/loop"
-        said += launch(ACCELERATE, TESTS / "swap_loop.py", *loop.split(), "--per_device_train_batch_size", "8")
+        batch = ("--per_device_train_batch_size", "8")
+        said += launch(ACCELERATE, TESTS / "swap_loop.py", *loop.split(), *batch, warm=False)
         for name, repo in hub.repos.items():
             for path, blob in repo.at().files.items():
                 (folder / name / path).parent.mkdir(parents=True, exist_ok=True)

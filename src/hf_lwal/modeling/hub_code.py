@@ -6,6 +6,7 @@ writes them too, for whoever does not import it.
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
@@ -33,7 +34,8 @@ NAMES = "\nif False:  # transformers before 5.11 takes only the modules that thi
 logger = logging.getLogger(__name__)
 
 
-def code_files(module: str = "modeling_lwal") -> list[Path]:
+@functools.cache  # reads every module, and each save asks
+def code_files(module: str = "modeling_lwal") -> tuple[Path, ...]:
     """The modules that loading a model imports, all in one folder, as remote code has to be.
 
     Args:
@@ -41,7 +43,7 @@ def code_files(module: str = "modeling_lwal") -> list[Path]:
     """
     first = Path(__file__).with_name(f"{module}.py")
     imported = {Path(name) for name in get_relative_import_files(first)}
-    return [first, *sorted(imported - {first})]
+    return (first, *sorted(imported - {first}))
 
 
 def write_code(
