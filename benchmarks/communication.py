@@ -126,8 +126,11 @@ def measure(labels: Sequence[int], rows: int, hidden: int) -> list[dict[bool, di
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    results = multiprocessing.get_context("spawn").SimpleQueue()
-    multiprocessing.spawn(work, (port, tuple(labels), rows, hidden, results), nprocs=2)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["hf_lwal.training.trainer"])  # or each process would import for seconds
+    results = context.SimpleQueue()
+    arguments = (port, tuple(labels), rows, hidden, results)
+    multiprocessing.start_processes(work, arguments, nprocs=2, start_method="forkserver")
     found: list[dict[bool, dict[str, tuple[float, float]]]] = results.get()
     return found
 

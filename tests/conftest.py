@@ -22,16 +22,20 @@ from hypothesis import settings
 from toy import word_tokenizer
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
-# Trainers, searches and many libraries collect garbage again and again, each time through all that imports have made.
 importlib.import_module("hf_lwal.training.trainer")
-gc.collect()
-gc.freeze()
 
 torch.set_num_threads(1)  # tiny tensors gain nothing from a second, and lose much when another process is busy
 
 # The same examples at every run and place: a red test is a changed library, not a new draw.
 settings.register_profile("hf_lwal", deadline=None, derandomize=True, database=None, max_examples=40)
 settings.load_profile("hf_lwal")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_garbage_collections() -> None:
+    """Trainers and many libraries collect garbage again and again, each time through all that imports have made."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -78,13 +79,13 @@ def test_checkpointed_activations_count_rows_once(tiny_config, tmp_path):
         assert torch.allclose(value.double(), states[1][key].double(), atol=1e-5), key
 
 
-@pytest.mark.parametrize("name", ["bert", "vit"])
-@pytest.mark.parametrize("preset", ["default", "paper"])
+@pytest.mark.parametrize(("preset", "name"), [("default", "bert"), ("paper", "vit")])
 def test_compiled_forward(tiny_config, name, preset):
     """Host-side counters in the forward would compile it anew at every step; a broken graph would hide the gain."""
-    model, batch = started(tiny_config, name)
+    one_layer = partial(tiny_config, num_hidden_layers=1)  # each is traced, and none of them is ours
+    model, batch = started(one_layer, name)
     if preset == "paper":
-        model = build(tiny_config, name)
+        model = build(one_layer, name)
         apply_settings(model, resolve(LwALTrainingArguments(lwal_preset="paper", report_to="none")))
     plain = copy.deepcopy(model)
     for module in (model, plain):

@@ -181,6 +181,8 @@ def test_answers_are_written_whole(kind, predict, tmp_path):
         (["--file", "{tmp}/rows.csv", "--id-column", "number"], "--id-column: there is no column 'number'"),
         (["--file", "{tmp}/lists.jsonl"], "is of type "),
         (["{tmp}"], "is a folder; name the files in it"),
+        (["{tmp}/a.png"], "a.png' is a picture, and this model classifies texts"),
+        (["--file", "{tmp}/a.WAV"], "a.WAV' is a sound, and this model classifies texts: name a model of sounds"),
         (["--file", "{tmp}/blank.txt"], "holds nothing to classify"),
         (["--file", "{tmp}/pictures.csv", "--text-column", "image"], "holds image, but this model classifies text"),
     ],
@@ -190,6 +192,7 @@ def test_mistakes_are_one_sentence(flags, message, predict, tmp_path):
     (tmp_path / "lists.jsonl").write_text('{"text": ["a", "b"]}\n', encoding="utf-8")
     (tmp_path / "blank.txt").write_text("\n \n", encoding="utf-8")
     Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
+    (tmp_path / "a.WAV").write_bytes(b"RIFF")
     (tmp_path / "pictures.csv").write_text("image\na.png\n", encoding="utf-8")
     code, _, error = predict("text", *(flag.format(tmp=tmp_path) for flag in flags))
     assert code == 2

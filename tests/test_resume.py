@@ -1,7 +1,6 @@
 """Resuming: after any interruption a training ends as if nothing had happened, bit for bit."""
 
 import builtins
-import gc
 import io
 import os
 import re
@@ -38,14 +37,6 @@ BEST = {
     "learning_rate": 5e-3,
     **{"lwal_initial_head": "whitened", "lwal_follow_drift": 0.0},  # a training whose best model is not its last
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def short_garbage_collections():
-    """Every training starts with one, which otherwise goes through all imported libraries: a third of a second."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def trainer_in(folder, steps=STEPS, **options):

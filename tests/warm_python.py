@@ -147,7 +147,8 @@ def _become(request: dict, streams: list[int]) -> None:
     os.chdir(request["folder"])
     sys.path[1:1] = [path for path in given.get("PYTHONPATH", "").split(os.pathsep) if path]
     np.random.seed()
-    sys.argv = [word for word in request["words"] if word != "-u"]
+    words = request["words"]
+    sys.argv = words[1:] if words[0] == "-u" else words
     sys.orig_argv = [sys.executable, *request["words"]]
 
 

@@ -11,7 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..data.columns import ID_COLUMNS, LABEL_COLUMNS, TEXT_COLUMNS, named, pair_columns
-from ..data.media import WORDS, cell_name, kind_of, media_files, reader_of, resolve_path, undecoded, with_media
+from ..data.media import (
+    ENDINGS,
+    WORDS,
+    cell_name,
+    kind_of,
+    media_files,
+    reader_of,
+    resolve_path,
+    undecoded,
+    with_media,
+)
 from ..data.tables import FILES, Tell, decoded, ending, lines_of, read_table, read_text
 from ..errors import CommandError, harmless
 from .verbosity import note
@@ -106,6 +116,8 @@ def _texts(word: str, kind: str, wanted: Wanted, tell: Tell, file: bool) -> list
         return [Input(_checked(word), word, repr(word))]
     if path.is_dir():
         raise CommandError(f"{word!r} is a folder; name the files in it whose texts are to be classified.")
+    if medium := next((WORDS[kind][0] for kind in WORDS if ending(path) in ENDINGS[kind]), None):
+        raise CommandError(f"{word!r} is a {medium}, and this model classifies texts: name a model of {medium}s.")
     if not file:
         tell(f"{word} is a file: what it holds is classified, not its name")
     if ending(path) in FILES:
