@@ -18,26 +18,27 @@ BOUND = 1e-5
 """Largest difference to one process, as max|a - b| / max(max|a|, 1e-3) per tensor."""
 
 
-def launched(launcher, name, tmp_path_factory, scenarios):
+def launched(launcher, name, tmp_path_factory, scenarios, warm):
     """Folder of results; several pytest workers that share this file launch once."""
     shared = tmp_path_factory.getbasetemp()
     shared = shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared
     folder, done = shared / name, shared / f"{name}.done"
     with FileLock(shared / f"{name}.lock"):
         if not done.exists():
-            launch(launcher, WORKER, str(folder), *scenarios, warm=False)
+            launch(launcher, WORKER, str(folder), *scenarios, warm=warm)
             done.touch()
     return folder
 
 
 @pytest.fixture(scope="module")
 def torchrun_folder(tmp_path_factory):
-    return launched(TORCHRUN, "torchrun", tmp_path_factory, [name for name in SCENARIOS if name != "plain_loop"])
+    scenarios = [name for name in SCENARIOS if name != "plain_loop"]
+    return launched(TORCHRUN, "torchrun", tmp_path_factory, scenarios, warm=False)
 
 
 @pytest.fixture(scope="module")
 def accelerate_folder(tmp_path_factory):
-    return launched(ACCELERATE, "accelerate", tmp_path_factory, ["default", "plain_loop"])
+    return launched(ACCELERATE, "accelerate", tmp_path_factory, ["default", "plain_loop"], warm=True)
 
 
 def both_ranks(folder, scenario):

@@ -130,7 +130,7 @@ def test_image_classification_of_one_folder(tmp_path):
         row["image"].save(path)
     given = ["--smoke", "--dataset", str(tmp_path / "pictures"), "--validation_share", "0.25"]
     command = [
-        sys.executable,
+        warm_python(),
         str(EXAMPLES / "image_classification.py"),
         *given,
         "--output_dir",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,7 @@ from torch import nn
 from toy import IMAGE_SIZE, separable_text
 from transformers import AutoModelForImageClassification, AutoModelForSequenceClassification
 from transformers.dynamic_module_utils import get_relative_import_files
+from warm_python import warm_python
 
 from hf_lwal.modeling import export, modeling_lwal
 from hf_lwal.modeling.export import fold_with_report
@@ -153,7 +153,7 @@ def test_without_hf_lwal(models, tmp_path):
         model.fold().save_pretrained(tmp_path / name)
         torch.save(inputs_for(model, 1_000, 5), tmp_path / name / "inputs.pt")
         arguments += [str(tmp_path / name), kind.__name__]
-    done = subprocess.run([sys.executable, "-c", BLOCKED, *arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run([warm_python(), "-c", BLOCKED, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == "blocked"
     for name in ("bert", "vit"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import subprocess
-import sys
 
 import pytest
 import torch
@@ -14,6 +13,7 @@ from tiny_models import tiny_config
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from toy import word_tokenizer
 from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerFast, T5Config
+from warm_python import warm_python
 
 from hf_lwal import AutoModelForLwALClassification
 from hf_lwal.cli import main as cli
@@ -73,7 +73,7 @@ def test_encode_gives_the_logits_where_nobody_imports_hf_lwal(folded, tokenizer,
         kinds = [module["type"].rpartition(".")[2] for module in json.loads((folder / "modules.json").read_text())]
         assert kinds == ["Transformer", "Pooling", *(["Normalize"] if normalize else []), "Dense"]
         assert not any("pooler" in name for name in folder_weights(folder)), "random weights that nothing has trained"
-    command = [sys.executable, "-c", SERVE, str(tmp_path / "texts.pt"), *map(str, folders)]
+    command = [warm_python(), "-c", SERVE, str(tmp_path / "texts.pt"), *map(str, folders)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     for folder, (pooling, normalize) in zip(folders, POOLINGS, strict=True):
