@@ -106,13 +106,15 @@ def serve(address: str) -> None:
 def _keep(connection: socket.socket) -> None:
     """Fork the process asked for, and keep it company; returns in that process alone."""
     head, streams, _, _ = socket.recv_fds(connection, 8, 3)
-    with connection.makefile("rb") as stream:
-        request = json.loads(stream.read(int.from_bytes(head, "big")))
+    with connection.makefile("rb") as file:
+        request = json.loads(file.read(int.from_bytes(head, "big")))
     process = os.fork()
     if process == 0:
         connection.close()
         _become(request, streams)
         return
+    for stream in streams:  # whoever reads them waits for the last that holds them
+        os.close(stream)
     connection.sendall(process.to_bytes(8, "big"))
     while True:
         ended, status = os.waitpid(process, os.WNOHANG)
@@ -130,8 +132,8 @@ def _become(request: dict, streams: list[int]) -> None:
     """Take over environment, folder, streams and words of the process that was started."""
     import numpy as np
 
-    given = request["environment"]
-    for number, stream in enumerate(streams):
+    given = {"OMP_NUM_THREADS": "1", **request["environment"]}
+    for number, stream in enumerate(streams):  # the first, so that errors are told to whoever started it
         os.dup2(stream, number)
         os.close(stream)
     sys.stdin, sys.stdout, sys.stderr = (
@@ -139,8 +141,8 @@ def _become(request: dict, streams: list[int]) -> None:
         io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", closefd=False))),
         io.TextIOWrapper(io.BufferedWriter(io.FileIO(2, "w", closefd=False)), "utf-8", "backslashreplace", None, True),
     )
-    for name, value in given.items():
-        if name.startswith(READ_ON_IMPORT) and os.environ.get(name) != value:
+    for name in {*given, *os.environ}:
+        if name.startswith(READ_ON_IMPORT) and os.environ.get(name) != given.get(name):
             raise RuntimeError(f"{name} is read on import: start sys.executable, not the warm Python.")
     os.environ.clear()
     os.environ.update(given)

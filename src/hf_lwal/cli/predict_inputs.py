@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..data.columns import ID_COLUMNS, LABEL_COLUMNS, TEXT_COLUMNS, named, pair_columns
 from ..data.media import (
-    ENDINGS,
     WORDS,
     cell_name,
     kind_of,
+    kind_of_names,
     media_files,
     reader_of,
     resolve_path,
@@ -116,8 +116,9 @@ def _texts(word: str, kind: str, wanted: Wanted, tell: Tell, file: bool) -> list
         return [Input(_checked(word), word, repr(word))]
     if path.is_dir():
         raise CommandError(f"{word!r} is a folder; name the files in it whose texts are to be classified.")
-    if medium := next((WORDS[kind][0] for kind in WORDS if ending(path) in ENDINGS[kind]), None):
-        raise CommandError(f"{word!r} is a {medium}, and this model classifies texts: name a model of {medium}s.")
+    if (medium := kind_of_names([word])) is not None:
+        one, many = WORDS[medium]
+        raise CommandError(f"{word!r} is a {one}, and this model classifies texts: name a model of {many}.")
     if not file:
         tell(f"{word} is a file: what it holds is classified, not its name")
     if ending(path) in FILES:
